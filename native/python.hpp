@@ -81,7 +81,7 @@ PyObject* guarded(PyObject* self, PyObject* args) {
 #ifdef Py_GIL_DISABLED
 inline constexpr bool kFreeThreaded = true;
 
-// Of one object. As the interpreter lock was, it is let go of while the thread waits for something else.
+// The lock of one object. Like the interpreter lock, it is released while the thread waits for something else.
 class Section {
  public:
   explicit Section(PyObject* object) { PyCriticalSection_Begin(&section_, object); }
@@ -104,7 +104,9 @@ class Section {
 };
 #endif
 
-// What several threads read and write, in no particular order: plain loads and stores that are never torn.
+// What several threads read and write, in no particular order: plain loads and stores that are never torn. It converts
+// like the T it stands for.
+// NOLINTBEGIN(google-explicit-constructor)
 template <typename T>
 class Relaxed {
  public:
@@ -128,6 +130,7 @@ class Relaxed {
   T value_;
 #endif
 };
+// NOLINTEND(google-explicit-constructor)
 
 // Says that the module needs no interpreter lock; an import would otherwise switch it on again.
 inline PyObject* without_interpreter_lock(PyObject* module) {

@@ -68,6 +68,7 @@ C class_of_data(std::string_view n) {
   if (n.starts_with("preprocess") || has_any(n, {"augment", "transform", "decode"})) return C::kPreprocess;
   if (n.ends_with(".init")) return C::kInherit;
   if (starts_with_any(n, {"io", "read"}) || has_any(n, {".io"})) return C::kRead;
+  // The time of an item beyond its I/O is work on it: only I/O is attributed to storage.
   return starts_with_any(n, {"item", "data", "load"}) ? C::kItem : C::kPreprocess;
 }
 
@@ -78,6 +79,7 @@ C class_of_compute(std::string_view n) {
   return n.ends_with(".init") ? C::kInherit : C::kAnyCompute;
 }
 
+// Of an intercepted call of the CUDA (or HIP) runtime: only those that block the host are recorded.
 C class_of_cuda(std::string_view n) {
   if (has_any(n, {"synchronize"})) return C::kWaitForDevice;
   if (has_any(n, {"memcpy"})) return C::kCopy;
@@ -162,14 +164,19 @@ Rules make_rules(bool automatic) {
   for (size_t s = 0; s < kRowStageCount; ++s) {
     at(C::kBlock, s) = kNoStage;
     at(C::kItem, s) = stage(C::kPreprocess);
+    // `compute.step` is the optimizer or, depending on how it is used, the whole step: any compute.
     at(C::kUpdate, s) = stage(C::kOptimizer);
     bool part = s == stage(C::kBackward) || s == stage(C::kOptimizer);
     at(C::kAnyCompute, s) = part ? uint8_t(s) : stage(C::kForward);
   }
   at(C::kInherit, kNoStage) = stage(C::kOther);
+  // Only where nobody annotates, writing and waiting for processes are the program's own code: it is named by the line
+  // that does it.
   at(C::kIoWrite, kNoStage) = at(C::kProcess, kNoStage) = stage(automatic ? C::kOwnCode : C::kOther);
+  // DDP's wait is part of the backward pass; how much of it peers caused is found in analyze/peers.py.
   at(C::kWaitForPeers, kNoStage) = at(C::kWaitForPeers, stage(C::kOther)) = stage(C::kComm);
   at(C::kModelOp, kNoStage) = at(C::kLaunch, kNoStage) = stage(C::kForward);
+  // A checkpoint, a transfer or a collective that blocks in the driver stays what it is.
   for (uint8_t around : {kNoStage, stage(C::kOther), stage(C::kForward), stage(C::kBackward), stage(C::kOptimizer)}) {
     at(C::kWaitForDevice, around) = stage(C::kSync);
     at(C::kCopy, around) = stage(C::kTransfer);

@@ -1,5 +1,5 @@
-// What an event means for a training step, as src/dftracer/analyze/stages.py has it for the report: its class, and from
-// that its stage, given the stage around it. A test compares the two.
+// What an event means for a training step, for step rows and for reports: its class, and from that its stage, given the
+// stage around it. src/dftracer/analyze/stages.py has the names of classes, in this order.
 #pragma once
 
 #include <cstdint>

@@ -12,8 +12,8 @@ namespace {
 constexpr std::string_view kMagic = "\xdfRW";
 constexpr char kFacts = 'H', kRows = 'R';
 constexpr size_t kMask = 3;
-constexpr size_t kMostOfRow = kMask + kRowColumns * 10;
-static_assert(kMostOfRow * kMostRowsInBlock < 1 << 16);
+constexpr size_t kMaxOfRow = kMask + kRowColumns * 10;
+static_assert(kMaxOfRow * kMaxRowsInBlock < 1 << 16);
 static_assert(kRowColumns <= kMask * 8);
 
 enum Column : size_t { kEpoch, kStep, kStart, kWall, kStage };
@@ -142,9 +142,9 @@ std::string row_facts(const RunRecord& run, int64_t pid, const std::vector<std::
 }
 
 void append_row_blocks(std::string& out, const std::vector<StepRow>& rows) {
-  for (size_t from = 0; from < rows.size(); from += kMostRowsInBlock) {
-    size_t count = std::min(kMostRowsInBlock, rows.size() - from);
-    std::string payload(count * kMostOfRow, '\0');
+  for (size_t from = 0; from < rows.size(); from += kMaxRowsInBlock) {
+    size_t count = std::min(kMaxRowsInBlock, rows.size() - from);
+    std::string payload(count * kMaxOfRow, '\0');
     char* p = payload.data();
     StepRow before;
     for (size_t n = 0; n < count; ++n) {

@@ -62,12 +62,12 @@ static_assert(kRowColumns == 24);
 // The name of each column.
 DFT_API std::string row_column(size_t column);
 
-// What a file of rows says about its process, as JSON without the last brace: a rank may be told later.
+// What a file of rows says about its process, as JSON without the last brace: a rank may become known later.
 // `more`: what the user says about the run, keys and values.
 std::string row_facts(const RunRecord& run, int64_t pid, const std::vector<std::pair<std::string, std::string>>& more);
 
 inline constexpr size_t kRowBlockHeader = 12;
-inline constexpr size_t kMostRowsInBlock = 256;  // at most 243 bytes each
+inline constexpr size_t kMaxRowsInBlock = 256;  // at most 243 bytes each
 
 // Appends blocks with these rows.
 void append_row_blocks(std::string& out, const std::vector<StepRow>& rows);

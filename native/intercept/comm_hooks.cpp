@@ -1,4 +1,4 @@
-// Calls of NCCL: what is sent, in which communicator, and as the how manyth. A call puts work into a stream and
+// Calls of NCCL: what is sent, in which communicator, and its number there. A call puts work into a stream and
 // returns; its record is that of the call on the host.
 #include <algorithm>
 
@@ -105,7 +105,7 @@ int hook_message(void* buffer, size_t count, int type, int peer, void* comm, voi
   return timed<S, K>(Limit::kAlways, facts, buffer, count, type, peer, comm, stream);
 }
 
-// Where the calls of a group are made in truth, and wait if they have to.
+// Where the calls of a group are actually made, and wait if they have to.
 template <int S, int K>
 int hook_group_end() {
   return timed<S, K>(Limit::kBlocking, DeviceFacts());

@@ -83,7 +83,7 @@ bool describe(const dl_phdr_info* info, ElfObject* out) {
   }
   for (int i = 0; i < 2; ++i)
     if (!out->tables[i]) out->counts[i] = 0;
-  // The vDSO keeps offsets where all others keep addresses; it calls nobody.
+  // The vDSO keeps offsets where all others keep addresses; it calls no other object.
   bool addresses = reinterpret_cast<uintptr_t>(out->symbols) >= out->begin &&
                    reinterpret_cast<uintptr_t>(out->strings) >= out->begin;
   if (addresses && soname) out->soname = out->strings + soname;

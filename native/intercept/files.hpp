@@ -79,6 +79,22 @@ inline File file_of(int fd) {
   return resolve_descriptor(fd);
 }
 
+// The same, in registers.
+struct FileOf {
+  uint64_t hash;
+  Descriptor* descriptor;
+  __attribute__((always_inline)) explicit FileOf(int fd) : hash(0), descriptor(dft::descriptor(fd)) {
+    uint32_t state = descriptor ? descriptor->state.load(std::memory_order_acquire) : uint32_t(Descriptor::kUnknown);
+    if (__builtin_expect(state == Descriptor::kTraced, 1)) {
+      hash = descriptor->hash.load(std::memory_order_relaxed);
+    } else if (state == Descriptor::kUnknown) {
+      File file = resolve_descriptor(fd);
+      hash = file.hash;
+      descriptor = file.descriptor;
+    }
+  }
+};
+
 void set_descriptor(int fd, File file, std::string_view text, uint32_t announced);
 void copy_descriptor(int from, int to);
 inline void clear_descriptor(int fd) {

@@ -1,5 +1,5 @@
-// Gloo inside libtorch. A collective is an object (AsyncWork) that the caller's thread makes and puts into a queue:
-// that is when its rank has come to it. A thread of gloo runs it and says when it is over. The caller waits on a
+// Gloo inside libtorch. A collective is an object (AsyncWork) that the caller's thread creates and puts into a queue:
+// that is when its rank enters it. A thread of gloo runs it and reports its end. The caller waits on a
 // condition variable, at once or, as DDP does, at the end of the backward pass.
 //
 // The names are those of torch's C++ interface, which may change with its version: unless all of them are found,
@@ -83,7 +83,7 @@ enum Stage : uint32_t { kFree, kMade, kQueued };
 struct Work {
   std::atomic<const void*> self{nullptr};
   std::atomic<uint32_t> stage{kFree};
-  const void* thread = nullptr;  // that came to it
+  const void* thread = nullptr;  // that entered it
   Group* group = nullptr;
   uint64_t seq = 0;
   int64_t bytes = -1;
@@ -98,8 +98,8 @@ Group g_groups[kGroups];
 Work g_works[kWorks];
 std::atomic<uint32_t> g_group_count{0}, g_queued{0};
 std::atomic<uint64_t> g_last_end{0};
-std::atomic<bool> g_left_to_others{false};
-// Threads of gloo that have said that a collective is over and still hold it.
+std::atomic<bool> g_skip_events{false};
+// Threads of gloo that have reported the end of a collective and still hold it.
 std::atomic<int> g_letting_go{0};
 __attribute__((tls_model("initial-exec"))) __thread bool tls_letting_go;
 std::atomic_flag g_claiming = ATOMIC_FLAG_INIT;  // held for a few stores; never over a call
@@ -131,8 +131,8 @@ Group* find_group(const void* self) {
   return nullptr;
 }
 
-// A group that is no more leaves its place to the one that gets its address.
-Group* place_for_group(const void* self) {
+// The slot of a group that was destroyed is reused by the one that gets its address.
+Group* slot_for_group(const void* self) {
   if (Group* known = find_group(self)) return known;
   uint32_t at = g_group_count.fetch_add(1, std::memory_order_relaxed);
   if (at >= kGroups) return nullptr;
@@ -146,8 +146,8 @@ void give_number(Group* group) {
   *p = 0;
 }
 
-// A place for the work at this address. One that was made and never queued is no longer needed.
-Work* place_for_work(const void* self) {
+// The slot for the work at this address; slots of works that were created and never queued are reused.
+Work* slot_for_work(const void* self) {
   Claim claim;
   Work* free = nullptr;
   for (Work& w : g_works) {
@@ -225,7 +225,7 @@ int64_t bytes_of_work(const Vector* outputs, const OptionalVector* inputs) {
 
 void hook_new_group(void* self, const void* store, int rank, int size, void* options) {
   original<void(void*, const void*, int, int, void*)>(kNewGroup)(self, store, rank, size, options);
-  Group* group = place_for_group(self);
+  Group* group = slot_for_group(self);
   if (!group) return;
   give_number(group);
   group->creator = this_thread();
@@ -241,7 +241,7 @@ void hook_new_work(void* self, void* context, const Vector* outputs, uint8_t ope
           kNewWork);
   if (io_active() && operation < kCollectives && all_found()) {
     int64_t bytes = bytes_of_work(outputs, inputs);
-    if (Work* w = place_for_work(self)) {
+    if (Work* w = slot_for_work(self)) {
       w->thread = this_thread();
       w->operation = operation;
       w->seq = seq;
@@ -255,7 +255,7 @@ void hook_new_work(void* self, void* context, const Vector* outputs, uint8_t ope
 void hook_enqueue(void* self, void* const* work) {
   Work* w = io_active() ? find_work(*work) : nullptr;
   if (w && w->stage.load(std::memory_order_relaxed) == kMade) {
-    Group* group = place_for_group(self);
+    Group* group = slot_for_group(self);
     if (group && !group->name[0]) give_number(group);
     w->group = group;
     if (group && group->complete) w->seq = group->count.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -306,7 +306,7 @@ void write_record(uint32_t name, uint64_t start, uint64_t end, std::string_view 
   emit_span(t, name, f, end, args);
 }
 
-// Before the program is told that the collective is over: a program that ends next does not lose its record.
+// Before the program learns that the collective is over: if it ends next, the record is not lost.
 void ended(const void* self, bool failed) {
   if (!g_queued.load(std::memory_order_relaxed)) return;
   Work* w = find_work(self);
@@ -314,7 +314,7 @@ void ended(const void* self, bool failed) {
   Finished keep_errno;
   uint64_t end = keep_errno.end();
   uint64_t began = w->began ? w->began : w->arrived;
-  if (!w->recorded && !g_left_to_others.load(std::memory_order_relaxed)) {
+  if (!w->recorded && !g_skip_events.load(std::memory_order_relaxed)) {
     char text[256];
     char* p = put_int(put(text, ",\"bytes\":"), w->bytes);
     if (w->group) {
@@ -322,7 +322,7 @@ void ended(const void* self, bool failed) {
       if (w->group->ranks) p = put_int(put(p, ",\"ranks\":"), w->group->ranks);
     }
     p = put_uint(put(p, ",\"seq\":"), w->seq);
-    // How long before its beginning on this thread the program had come to it.
+    // How long before its start on this thread the program had entered it.
     p = put_uint(put(p, ",\"queued_us\":"), w->began ? w->queued_ns / 1000 : 0);
     p = put(p, ",\"below_python\":1");
     if (failed) p = put(p, ",\"failed\":1");
@@ -347,7 +347,7 @@ void hook_fail(void* self, const void* error) {
   original<void(void*, const void*)>(kFail)(self, error);
 }
 
-// Whether this thread has come to a collective that is not over.
+// Whether this thread has entered a collective that is not over.
 bool this_thread_is_met() {
   for (const Work& w : g_works)
     if (w.stage.load(std::memory_order_acquire) == kQueued && w.thread == this_thread()) return true;
@@ -366,7 +366,7 @@ void hook_wait(void* self, void* lock) {
   write_record(g_wait_name, start, keep_errno.end(), ",\"below_python\":1");
 }
 
-// The child has none of the threads that would end them.
+// The threads that would end them do not exist in the child.
 void forget_works() {
   for (Work& w : g_works) {
     w.stage.store(kFree, std::memory_order_relaxed);
@@ -421,7 +421,7 @@ size_t open_collectives(OpenCollective* out, size_t most) {
   return n;
 }
 
-void wait_until_gloo_lets_go() {
+void wait_for_gloo_threads() {
   timespec pause{0, 200'000};
   for (int i = 0; i < 250 && g_letting_go.load(std::memory_order_acquire) > 0; ++i) nanosleep(&pause, nullptr);
 }
@@ -435,7 +435,7 @@ uint64_t python_collective_ends() {
   return tls_python_call.seq;
 }
 
-void leave_collectives(bool leave) { g_left_to_others.store(leave, std::memory_order_relaxed); }
+void skip_collectives(bool skip) { g_skip_events.store(skip, std::memory_order_relaxed); }
 
 void name_new_groups(std::string_view name) {
   for (Group& g : g_groups) {

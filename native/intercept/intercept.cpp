@@ -18,7 +18,7 @@
 namespace dft {
 
 void* g_real[kSymbols] = {};
-SessionCalls g_session_calls;
+constinit SessionCalls g_session_calls;  // filled in by another file's initialisation
 
 namespace {
 

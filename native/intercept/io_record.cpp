@@ -82,6 +82,55 @@ void count_hidden_call(int fd) {
   if (file_of(fd)) g_session_calls.count_signal_drop();
 }
 
+__attribute__((noinline)) void wake_writer_quietly() {
+  int saved = errno;
+  wake_writer();
+  errno = saved;
+}
+
+void emit_io(ThreadState* t, Call call, uint64_t file, uint64_t start, uint64_t end, bool has_ret, int64_t ret,
+             int error, const Values& values) {
+  if (DFT_UNLIKELY(t->busy.load(std::memory_order_relaxed))) {
+    // A signal handler's call during the recording of another: the ring is in the middle of a record.
+    g_session_calls.count_signal_drop();
+    return;
+  }
+  if (DFT_UNLIKELY(t->head >= t->ease_from)) g_session_calls.ease_off(t);
+  Writing writing(t);
+  if (!writing.live()) return;
+  uint32_t size = uint32_t(sizeof(Record) + sizeof(IoPayload) + values.n * 8);
+  Record* r = reserve(t, size);
+  if (DFT_UNLIKELY(!r)) return;
+  fill_io(r, t->stack, call, file, start, end, has_ret, ret, error, values);
+  publish(t, size);
+  refresh_quick(t);
+}
+
+void record_file(Call call, const File& file, uint64_t start, const Finished& f, bool has_ret, int64_t ret, bool failed,
+                 const Values& values) {
+  if (!g_io_on[int(call)]) return;
+  ThreadState* t = io_thread();
+  if (DFT_UNLIKELY(!t)) return;
+  if (Descriptor* d = file.descriptor)
+    if (DFT_UNLIKELY(d->announced.load(std::memory_order_relaxed) != t->generation)) announce_descriptor(t, d);
+  emit_io(t, call, file.hash, start, f.end(), has_ret, ret, failed ? f.error() : 0, values);
+}
+
+void record_path(Call call, const File& file, const PathText& text, uint64_t start, const Finished& f, bool has_ret,
+                 int64_t ret, bool failed, const Values& values) {
+  if (!g_io_on[int(call)]) return;
+  ThreadState* t = io_thread();
+  if (DFT_UNLIKELY(!t)) return;
+  if (DFT_UNLIKELY(first_in_trace(file, t->generation))) announce(t, file.hash, text.view());
+  emit_io(t, call, file.hash, start, f.end(), has_ret, ret, failed ? f.error() : 0, values);
+}
+
+void record_slowly(Call call, uint64_t file, Descriptor* d, uint64_t start, uint64_t end, int64_t ret, bool failed,
+                   Values values) {
+  Finished done(end);
+  record_file(call, {file, d}, start, done, true, ret, failed, values);
+}
+
 void announce(ThreadState* t, uint64_t hash, std::string_view path) {
   if (t->busy.load(std::memory_order_relaxed)) {
     not_in_trace(path);

@@ -28,7 +28,7 @@ inline void not_recorded(int fd) {
   if (DFT_UNLIKELY(tls_io_off >= kLocked)) count_hidden_call(fd);
 }
 
-inline uint64_t call_starts() {
+inline __attribute__((always_inline)) uint64_t call_starts() {
   expect_record();
   return ticks();
 }
@@ -54,20 +54,10 @@ inline ThreadState* io_thread() {
   return attach_for_io();
 }
 
-inline void emit_io(ThreadState* t, Call call, uint64_t file, uint64_t start, uint64_t end, bool has_ret, int64_t ret,
-                    int error, const Values& values) {
-  if (DFT_UNLIKELY(t->busy.load(std::memory_order_relaxed))) {
-    // A signal handler's call during the recording of another: the ring is in the middle of a record.
-    g_session_calls.count_signal_drop();
-    return;
-  }
-  if (DFT_UNLIKELY(t->head >= t->ease_from)) g_session_calls.ease_off(t);
-  Writing writing(t);
-  if (!writing.live()) return;
-  uint32_t size = uint32_t(sizeof(Record) + sizeof(IoPayload) + values.n * 8);
-  Record* r = reserve(t, size);
-  if (DFT_UNLIKELY(!r)) return;
-  const Stack* s = t->stack;
+// The record as it is in the ring: its fields in as few stores as there are words.
+inline __attribute__((always_inline)) void fill_io(Record* r, const Stack* s, Call call, uint64_t file, uint64_t start,
+                                                   uint64_t end, bool has_ret, int64_t ret, int error,
+                                                   const Values& values) {
   int64_t parent = s->outer_id;
   uint32_t level = s->outer_level;
   if (s->size) {
@@ -75,32 +65,52 @@ inline void emit_io(ThreadState* t, Call call, uint64_t file, uint64_t start, ui
     parent = int64_t(f.id);
     level = f.level;
   }
-  r->size = size;
-  r->kind = Kind::kIo;
-  r->flags = 0;
-  r->level = uint16_t(level < 0xffff ? level + 1 : 0xffff);
-  r->id = kNumberedLater;
-  r->parent = parent;
-  r->start = start;
-  r->end = end;
-  r->name = g_io_names[int(call)];
-  r->payload_size = uint32_t(sizeof(IoPayload) + values.n * 8);
+  uint32_t payload = uint32_t(sizeof(IoPayload) + values.n * 8);
+  Record head{uint32_t(sizeof(Record) + payload),
+              Kind::kIo,
+              0,
+              uint16_t(level < 0xffff ? level + 1 : 0xffff),
+              kNumberedLater,
+              parent,
+              start,
+              end,
+              g_io_names[int(call)],
+              payload};
+  *r = head;
   auto* p = reinterpret_cast<IoPayload*>(r->payload());
-  p->file = file;
-  p->ret = ret;
-  p->error = error;
-  p->call = uint16_t(call);
-  p->values = uint8_t(values.n);
-  p->has_ret = has_ret;
+  *p = {file, ret, error, uint16_t(call), uint8_t(values.n), has_ret};
   auto* v = reinterpret_cast<int64_t*>(p + 1);
   for (uint32_t i = 0; i < values.n; ++i) v[i] = values.v[i];
-  publish(t, size);
 }
 
-// What a call returned, with the program's errno saved until restore().
+void wake_writer_quietly();  // keeps errno
+
+// The common case: the session is recording and the ring has room. Returns false, and has done nothing, if
+// anything is otherwise.
+inline __attribute__((always_inline)) bool emit_quickly(Call call, uint64_t file, uint64_t start, uint64_t end,
+                                                        int64_t ret, const Values& values) {
+  ThreadState* t = tls_thread;
+  if (DFT_UNLIKELY(!t || t->busy.load(std::memory_order_relaxed))) return false;
+  Writing writing(t);
+  uint64_t before = t->head, after = before + sizeof(Record) + sizeof(IoPayload) + values.n * 8;
+  if (DFT_UNLIKELY(!writing.live() || after >= t->quick_until)) return false;
+  fill_io(reinterpret_cast<Record*>(t->data + (before & t->mask)), t->stack, call, file, start, end, true, ret, 0,
+          values);
+  t->head = after;
+  t->ring->head.store(after, std::memory_order_release);
+  // Only now: a writer that falls asleep looks at the rings once more after it has announced that.
+  if (DFT_UNLIKELY(g_doze.load(std::memory_order_relaxed))) wake_writer_quietly();
+  return true;
+}
+
+void emit_io(ThreadState* t, Call call, uint64_t file, uint64_t start, uint64_t end, bool has_ret, int64_t ret,
+             int error, const Values& values);
+
+// What a call returned, with the program's errno restored at the end.
 class Finished {
  public:
-  Finished() : saved_(errno), end_(ticks()) {}
+  Finished() : Finished(ticks()) {}
+  explicit Finished(uint64_t end) : saved_(errno), end_(end) {}
   ~Finished() { errno = saved_; }
   int error() const { return saved_; }
   uint64_t end() const { return end_; }
@@ -110,23 +120,20 @@ class Finished {
   uint64_t end_;
 };
 
-inline void record_file(Call call, const File& file, uint64_t start, const Finished& f, bool has_ret, int64_t ret,
-                        bool failed, const Values& values) {
-  if (!g_io_on[int(call)]) return;
-  ThreadState* t = io_thread();
-  if (DFT_UNLIKELY(!t)) return;
-  if (Descriptor* d = file.descriptor)
-    if (DFT_UNLIKELY(d->announced.load(std::memory_order_relaxed) != t->generation)) announce_descriptor(t, d);
-  emit_io(t, call, file.hash, start, f.end(), has_ret, ret, failed ? f.error() : 0, values);
-}
+void record_file(Call call, const File& file, uint64_t start, const Finished& f, bool has_ret, int64_t ret, bool failed,
+                 const Values& values);
+void record_path(Call call, const File& file, const PathText& text, uint64_t start, const Finished& f, bool has_ret,
+                 int64_t ret, bool failed, const Values& values);
+// record_file() for a call that has just ended; by value, so that nothing of it is in memory before it is in the ring.
+void record_slowly(Call call, uint64_t file, Descriptor* d, uint64_t start, uint64_t end, int64_t ret, bool failed,
+                   Values values);
 
-inline void record_path(Call call, const File& file, const PathText& text, uint64_t start, const Finished& f,
-                        bool has_ret, int64_t ret, bool failed, const Values& values) {
-  if (!g_io_on[int(call)]) return;
-  ThreadState* t = io_thread();
-  if (DFT_UNLIKELY(!t)) return;
-  if (DFT_UNLIKELY(first_in_trace(file, t->generation))) announce(t, file.hash, text.view());
-  emit_io(t, call, file.hash, start, f.end(), has_ret, ret, failed ? f.error() : 0, values);
+inline __attribute__((always_inline)) void record_call(Call call, uint64_t file, Descriptor* d, uint64_t start,
+                                                       uint64_t end, int64_t ret, bool failed, const Values& values) {
+  bool announced = !d || d->announced.load(std::memory_order_relaxed) == g_generation.load(std::memory_order_relaxed);
+  if (DFT_LIKELY(announced && !failed && g_io_on[int(call)] && emit_quickly(call, file, start, end, ret, values)))
+    return;
+  record_slowly(call, file, d, start, end, ret, failed, values);
 }
 
 }  // namespace dft

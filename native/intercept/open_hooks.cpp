@@ -78,26 +78,20 @@ template <int S>
 int hook_close(int fd) {
   auto* function = real<S, int(int)>();
   if (!io_active()) return function(fd);
-  Descriptor* d = descriptor(fd);
-  uint32_t state = d ? d->state.load(std::memory_order_acquire) : uint32_t(Descriptor::kUnknown);
-  if (state == Descriptor::kNotTraced) {
+  FileOf file(fd);
+  if (!file.hash) {
     clear_descriptor(fd);
     return function(fd);
   }
-  File file = file_of(fd);
-  if (!file) {
-    clear_descriptor(fd);
-    return function(fd);
+  if (Descriptor* d = file.descriptor) {
+    if (DFT_UNLIKELY(d->announced.load(std::memory_order_relaxed) != g_generation.load(std::memory_order_relaxed)))
+      if (ThreadState* t = g_io_on[int(Call::close_)] ? io_thread() : nullptr) announce_descriptor(t, d);
+    // Forgotten before it is closed: afterwards the number may already be another thread's new file.
+    d->state.store(Descriptor::kUnknown, std::memory_order_relaxed);
   }
-  if (d && d->announced.load(std::memory_order_relaxed) != g_generation.load(std::memory_order_relaxed))
-    if (ThreadState* t = g_io_on[int(Call::close_)] ? io_thread() : nullptr) announce_descriptor(t, d);
-  // Forgotten before it is closed: afterwards the number may already be another thread's new file.
-  clear_descriptor(fd);
-  file.descriptor = nullptr;
   uint64_t start = call_starts();
   int ret = function(fd);
-  Finished done;
-  record_file(Call::close_, file, start, done, true, ret, ret == -1, Values());
+  record_call(Call::close_, file.hash, nullptr, start, ticks(), ret, ret == -1, Values());
   return ret;
 }
 

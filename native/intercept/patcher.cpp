@@ -126,7 +126,7 @@ bool leads_to(const Hook& hook, void* value, const ElfW(Sym) & symbol, const Elf
   return home->holds(*hook.original);  // another version of the function
 }
 
-// The function that a caller reaches through a slot; null if it cannot be told, or is not the one meant. A slot that
+// The function that a caller reaches through a slot; null if it is unknown, or not the one meant. A slot that
 // is not yet bound leads to the only function of that name in the library which its version names. If there are
 // several, only the loader knows which one: `unbound` says that the slot must be looked at again.
 void* target_of(const char* name, void* value, const ElfObject& user, uint32_t symbol,

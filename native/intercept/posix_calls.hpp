@@ -8,17 +8,17 @@
 namespace dft {
 
 template <typename R, typename... P, typename... A>
-inline R on_descriptor(Call call, int fd, const Values& values, R (*function)(P...), A... args) {
+inline __attribute__((always_inline)) R on_descriptor(Call call, int fd, const Values& values, R (*function)(P...),
+                                                      A... args) {
   if (!io_active()) {
     not_recorded(fd);
     return function(args...);
   }
-  File file = file_of(fd);
-  if (!file) return function(args...);
+  FileOf file(fd);
+  if (!file.hash) return function(args...);
   uint64_t start = call_starts();
   R ret = function(args...);
-  Finished done;
-  record_file(call, file, start, done, true, int64_t(ret), ret == R(-1), values);
+  record_call(call, file.hash, file.descriptor, start, ticks(), int64_t(ret), ret == R(-1), values);
   return ret;
 }
 
@@ -40,8 +40,11 @@ inline void opened(Call call, int dirfd, const char* path, uint64_t start, int f
   if (fd == -1 && done.error() == EFAULT) return;
   PathText text;
   File file = file_of_path(dirfd, path, &text);
-  if (file) record_path(call, file, text, start, done, true, fd, fd == -1, values);
-  if (fd >= 0) set_descriptor(fd, file, text.view(), file ? g_generation.load(std::memory_order_relaxed) : 0);
+  uint32_t generation = g_generation.load(std::memory_order_relaxed);
+  bool known = file && fd >= 0 && file.announced->load(std::memory_order_relaxed) == file.key + generation;
+  bool recorded = known && g_io_on[int(call)] && emit_quickly(call, file.hash, start, done.end(), fd, values);
+  if (file && !recorded) record_path(call, file, text, start, done, true, fd, fd == -1, values);
+  if (fd >= 0) set_descriptor(fd, file, text.view(), file ? generation : 0);
 }
 
 }  // namespace dft

@@ -1,5 +1,5 @@
-// What intercepted calls ask of the session that they are recorded for. The session enters its answers before it has
-// anything intercepted, so this folder need not know it.
+// What intercepted calls ask of the session that they are recorded for. The session fills this in when the library is
+// loaded, so this folder need not know it.
 #pragma once
 
 namespace dft {
@@ -11,7 +11,7 @@ struct SessionCalls {
   bool (*in_process)() = [] { return false; };
   // Whether the session has begun its trace; being armed does not count.
   bool (*recording)() = [] { return false; };
-  // What the process leaves with, for the trace's last record.
+  // The exit status, for the trace's last record.
   void (*note_exit_status)(int status) = [](int) {};
   // Writes everything, closes the trace, and ends the session.
   void (*finish)() = [] {};

@@ -12,7 +12,7 @@ struct Spare {
   char* data;
   size_t size;
 };
-constexpr size_t kMostSpare = 4;
+constexpr size_t kMaxSpare = 4;
 std::mutex spare_mutex;
 auto& spare = *new std::vector<Spare>;  // never destroyed: threads may still read at exit
 
@@ -38,7 +38,7 @@ Memory::~Memory() {
   char* oldest = nullptr;
   {
     const std::scoped_lock lock(spare_mutex);
-    if (spare.size() == kMostSpare) {
+    if (spare.size() == kMaxSpare) {
       oldest = spare.front().data;
       spare.erase(spare.begin());
     }

@@ -61,7 +61,7 @@ struct DurationSum {
 using DurationSums = SumsByKey<DurationSum>;
 
 // What a call is to the accounts of files; the same numbers as in dftracer/analyze/map/digest.py.
-enum CallKind : uint8_t { not_io, reads, writes, opens, closes, asks, opens_to_write };
+enum CallKind : uint8_t { not_io, reads, writes, opens, closes, queries, opens_to_write };
 
 // The calls of a chunk by file, kind and size, and over time.
 struct CallSum {

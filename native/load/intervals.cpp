@@ -89,9 +89,7 @@ IntervalVectors union_of_intervals(IntervalSet a, const uint8_t* key, const uint
   }
   if (early.empty()) return out;
   std::sort(early.begin(), early.end());
-  const IntervalVectors late = std::move(out);
-  start.clear();
-  end.clear();
+  const IntervalVectors late = std::exchange(out, {});
   for (size_t i = 0, j = 0; i < early.size() || j < late.start.size();) {
     if (j == late.start.size() || (i < early.size() && early[i].first < late.start[j])) {
       add(early[i].first, early[i].second);

@@ -32,7 +32,7 @@ LineScanner::LineScanner(Dictionaries& d, const Filter& filter, bool keep_text)
       end_code_(name_(envelope::kEndOfTrace)),
       tracer_code_(cat_(envelope::kTracerCategory)) {}
 
-// Takes over what is as in the last row, from the second argument on, which is at p; gives how many are known then.
+// Takes over what is as in the last row, from the second argument on, which is at p; returns how many are known then.
 [[gnu::always_inline]] inline size_t LineScanner::repeated_arguments(const char*& p, const char* end, Shape& shape) {
   const size_t size = shape.last_end[shape.remembered - 1];
   if (size_t(end - p) < size) return 1;

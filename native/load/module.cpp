@@ -158,7 +158,7 @@ bool all_below(const View& numbers, size_t limit) {
   if (all) return true;
   for (size_t i = 0; i < numbers.count(4); ++i)
     if (uint32_t(numbers.as<int32_t>()[i]) >= limit) {
-      PyErr_Format(PyExc_ValueError, "nothing is said of pair %d", numbers.as<int32_t>()[i]);
+      PyErr_Format(PyExc_ValueError, "pair %d is not in the table", numbers.as<int32_t>()[i]);
       return false;
     }
   return true;
@@ -413,7 +413,7 @@ PyObject* py_union(PyObject*, PyObject* args) {
   if (!all.take(a, b)) return nullptr;
   const bool keyed = c != Py_None;
   if (keyed && (!key.take(c) || !wanted.take(d) || !same_length(all.set().n, {key.count(1)}))) return nullptr;
-  if (keyed && wanted.count(1) < 256) return PyErr_Format(PyExc_ValueError, "keys that nothing is said of");
+  if (keyed && wanted.count(1) < 256) return PyErr_Format(PyExc_ValueError, "a table of 256 keys is needed");
   IntervalVectors out;
   {
     const WithoutLock released;
@@ -656,11 +656,11 @@ PyObject* py_step_row_columns(PyObject*, PyObject*) {
   return out.release();
 }
 
-// The recorder's view of what stands in analyze/stages.py.
 PyObject* py_event_class(PyObject*, PyObject* args) {
   const char *category, *name;
-  if (!PyArg_ParseTuple(args, "ss", &category, &name)) return nullptr;
-  return PyLong_FromLong(long(dft::kind_of_event(category, name).cls));
+  Py_ssize_t category_size, name_size;
+  if (!PyArg_ParseTuple(args, "s#s#", &category, &category_size, &name, &name_size)) return nullptr;
+  return PyLong_FromLong(long(dft::kind_of_event({category, size_t(category_size)}, {name, size_t(name_size)}).cls));
 }
 
 PyObject* py_stage_rules(PyObject*, PyObject* automatic) {
@@ -779,7 +779,7 @@ PyMethodDef functions[] = {
      "step_rows(bytes) -> (rows of int64 values, facts as JSON, bytes that belong to no readable block)"},
     {"pack_step_rows", guarded<py_pack_step_rows>, METH_VARARGS, "pack_step_rows(rows, facts) -> bytes of such a file"},
     {"step_row_columns", guarded<py_step_row_columns>, METH_NOARGS, "step_row_columns() -> names"},
-    {"event_class", guarded<py_event_class>, METH_VARARGS, "event_class(category, name) -> class, for the recorder"},
+    {"event_class", guarded<py_event_class>, METH_VARARGS, "event_class(category, name) -> class"},
     {"stage_rules", guarded<py_stage_rules>, METH_O, "stage_rules(automatic) -> [class][stage around] -> stage"},
     {"timeline", guarded<py_timeline>, METH_VARARGS,
      "timeline(ts, dur, cls, rule, stages, none) -> (from, to, stage) of one thread's exclusive timeline"},

@@ -22,7 +22,7 @@ constexpr size_t kUnitWithin = 64u << 10;
 constexpr size_t kShortLine = 32;
 
 // Text buffers outlive their scanner: the next file finds them grown and their pages in place.
-constexpr size_t kMostSpare = 8;
+constexpr size_t kMaxSpare = 8;
 std::mutex spare_mutex;
 auto& spare = *new std::vector<Bytes>;  // never destroyed: threads may still read at exit
 
@@ -36,7 +36,7 @@ Bytes take_buffer() {
 
 void give_buffer(Bytes b) {
   const std::scoped_lock lock(spare_mutex);
-  if (spare.size() < kMostSpare) spare.push_back(std::move(b));
+  if (spare.size() < kMaxSpare) spare.push_back(std::move(b));
 }
 
 bool is_binary(std::string_view head) {

@@ -72,20 +72,20 @@ struct Argument {
 };
 
 struct Shape {
-  static constexpr size_t kLongestHead = 160, kMostArguments = 12, kLongestLast = 128;
+  static constexpr size_t kLongestHead = 160, kMaxArguments = 12, kLongestLast = 128;
 
   char head[kLongestHead];  // from the name up to the value of `tid`
   size_t head_size = 0;
   int32_t name = 0, cat = 0;
   int64_t pid = 0;
-  std::array<Argument, kMostArguments> arguments;
+  std::array<Argument, kMaxArguments> arguments;
   size_t known = 0;  // of them
 
   // The arguments of the last row, behind the first, which is its parent: most rows have the same file and numbers as
   // the one before, and equal text has equal values.
-  char last[kLongestLast + 16] = {};             // and as much as is read beyond it
-  std::array<uint8_t, kMostArguments> last_end;  // in it: where the next argument begins, or what follows the object
-  std::array<int64_t, kMostArguments> last_value;
+  char last[kLongestLast + 16] = {};            // and as much as is read beyond it
+  std::array<uint8_t, kMaxArguments> last_end;  // in it: where the next argument begins, or what follows the object
+  std::array<int64_t, kMaxArguments> last_value;
   size_t remembered = 0;     // arguments up to this number are in it
   bool last_closes = false;  // the last of them ends the object
 
@@ -114,7 +114,7 @@ struct Shape {
   // The argument after the first `n` is this one; what was known from there on is no longer valid.
   void learn(size_t n, const char* key, size_t size, Argument::Kind kind, Field field) {
     forget(n);
-    if (n == kMostArguments || size > Argument::kLongest) return;
+    if (n == kMaxArguments || size > Argument::kLongest) return;
     Argument& a = arguments[known++];
     std::memcpy(a.text, key, size);
     a.size = uint8_t(size);

@@ -44,7 +44,7 @@ namespace {
 
 AutoEvent* event_of(PyObject* self) { return reinterpret_cast<AutoEvent*>(self); }
 
-// log(start, end, key, value, ...): one event, unless the program writes its own. An end of 0 is now; gives the end.
+// log(start, end, key, value, ...): one event, unless the program writes its own. An end of 0 is now. Returns the end.
 PyObject* event_log(PyObject* self, PyObject* const* values, Py_ssize_t n) {
   if (n < 2 || n % 2) {
     PyErr_SetString(PyExc_TypeError, "log() takes start, end and pairs of key and value");
@@ -86,19 +86,19 @@ PyObject* event_write(PyObject* self, PyObject* const* values, Py_ssize_t n) {
   Py_RETURN_NONE;
 }
 
-PyObject* say_begins(PyObject* self, PyObject*) {
+PyObject* py_event_begins(PyObject* self, PyObject*) {
   event_begins(event_of(self));
   Py_RETURN_NONE;
 }
 
-PyObject* say_ends(PyObject* self, PyObject*) {
+PyObject* py_event_ends(PyObject* self, PyObject*) {
   event_ends(event_of(self));
   Py_RETURN_NONE;
 }
 
 PyObject* event_by_hand(PyObject* self, PyObject*) { return PyBool_FromLong(annotated_by_hand(event_of(self))); }
 
-PyObject* event_begin_anew(PyObject* self, PyObject*) {
+PyObject* event_forget_annotations(PyObject* self, PyObject*) {
   annotated_by_hand(event_of(self));
   event_of(self)->silent = false;
   Py_RETURN_NONE;
@@ -160,10 +160,10 @@ void event_dealloc(PyObject* self) {
 PyMethodDef g_event_methods[] = {
     {"log", reinterpret_cast<PyCFunction>(event_log), METH_FASTCALL, nullptr},
     {"write", reinterpret_cast<PyCFunction>(event_write), METH_FASTCALL, nullptr},
-    {"begins", say_begins, METH_NOARGS, nullptr},
-    {"ends", say_ends, METH_NOARGS, nullptr},
+    {"begins", py_event_begins, METH_NOARGS, nullptr},
+    {"ends", py_event_ends, METH_NOARGS, nullptr},
     {"by_hand", event_by_hand, METH_NOARGS, nullptr},
-    {"begin_anew", event_begin_anew, METH_NOARGS, nullptr},
+    {"forget_annotations", event_forget_annotations, METH_NOARGS, nullptr},
     {},
 };
 

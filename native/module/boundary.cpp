@@ -6,14 +6,14 @@ namespace {
 
 constexpr uint32_t kEvery = ~uint32_t(0);
 PyObject* g_hook = nullptr;
-Relaxed<uint32_t> g_told = kEvery;  // a bit for each boundary that the hook wants to know of
+Relaxed<uint32_t> g_hook_mask = kEvery;  // a bit for each boundary that the hook is called for
 
 }  // namespace
 
-Relaxed<int64_t> g_boundaries_unsaid = kNobodyIsTold;
+Relaxed<int64_t> g_boundaries_until_hook = kNoHook;
 Relaxed<PyObject*> g_subscribers[kBoundaries];
 
-void tell_subscriber(Boundary boundary, bool begins, PyObject* what) {
+void notify_subscriber(Boundary boundary, bool begins, PyObject* what) {
   KeepError keep;
   Ref subscriber;
   {
@@ -22,7 +22,7 @@ void tell_subscriber(Boundary boundary, bool begins, PyObject* what) {
   }
   if (!subscriber) return;
   Ref done(PyObject_CallFunctionObjArgs(subscriber.get(), begins ? Py_True : Py_False, what, nullptr));
-  if (!done) PyErr_WriteUnraisable(subscriber.get());  // they handle their own errors
+  if (!done) PyErr_WriteUnraisable(subscriber.get());  // subscribers handle their own errors
 }
 
 PyObject* subscribe(PyObject*, PyObject* args) {
@@ -52,15 +52,15 @@ Phase phase_of(std::string_view cat, std::string_view name) {
   return name.ends_with(".block") ? kStep : kFetch;
 }
 
-void tell_boundary(Phase phase, bool begins) {
+void call_hook(Phase phase, bool begins) {
   unsigned number = 2 * unsigned(phase) + (begins ? 0 : 1);
-  if (phase == kNoPhase || !(g_told >> number & 1)) {
-    g_boundaries_unsaid = 0;
+  if (phase == kNoPhase || !(g_hook_mask >> number & 1)) {
+    g_boundaries_until_hook = 0;
     return;
   }
   KeepError keep;
   Ref hook = shared(g_hook);
-  g_boundaries_unsaid = hook ? 0 : kNobodyIsTold;
+  g_boundaries_until_hook = hook ? 0 : kNoHook;
   if (!hook) return;
   Ref code(PyLong_FromUnsignedLong(number));
   Ref done(code ? PyObject_CallOneArg(hook.get(), code.get()) : nullptr);
@@ -73,20 +73,20 @@ void tell_boundary(Phase phase, bool begins) {
 
 PyObject* set_boundary_hook(PyObject*, PyObject* args) {
   PyObject* callable;
-  unsigned unsaid = 0;
-  if (!PyArg_ParseTuple(args, "O|I", &callable, &unsaid)) return nullptr;
+  unsigned skip = 0;
+  if (!PyArg_ParseTuple(args, "O|I", &callable, &skip)) return nullptr;
   Section section(module_state());
   Ref old(g_hook);
   g_hook = callable == Py_None ? nullptr : new_ref(callable);
-  g_boundaries_unsaid = g_hook ? unsaid : kNobodyIsTold;
-  g_told = kEvery;
+  g_boundaries_until_hook = g_hook ? skip : kNoHook;
+  g_hook_mask = kEvery;
   Py_RETURN_NONE;
 }
 
-PyObject* tell_boundaries(PyObject*, PyObject* codes) {
+PyObject* set_hook_mask(PyObject*, PyObject* codes) {
   unsigned long wanted = PyLong_AsUnsignedLongMask(codes);
   if (PyErr_Occurred()) return nullptr;
-  g_told = uint32_t(wanted);
+  g_hook_mask = uint32_t(wanted);
   Py_RETURN_NONE;
 }
 

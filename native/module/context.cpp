@@ -34,7 +34,7 @@ struct Flows {
 };
 
 void drop_flow(Flow* f) {
-  free(f->stack.frames);
+  free_stack(&f->stack);
   Py_DECREF(f->context);
   Py_XDECREF(f->marker);
   delete f;
@@ -44,7 +44,7 @@ void drop_flow(Flow* f) {
 void free_flows(void* p) {
   auto* flows = static_cast<Flows*>(p);
   for (Flow* f : flows->all) {
-    free(f->stack.frames);
+    free_stack(&f->stack);
     delete f;
   }
   delete flows;

@@ -77,7 +77,7 @@ int node_method_traverse(PyObject* self, visitproc visit, void* arg) {
 }
 
 int node_method_clear(PyObject* self) {
-  // A call after this finds no node; only the collector gets here, when nobody can call any more.
+  // A call after this finds no node; only the collector gets here, when nothing can call it any more.
   auto* b = reinterpret_cast<NodeMethod*>(self);
   Node* n = b->node;
   b->node = nullptr;

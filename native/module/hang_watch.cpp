@@ -41,11 +41,11 @@ constexpr size_t kPauses = 32, kFewPauses = 5;
 constexpr int64_t kIdleShare = 50;  // blocked: it has used less than this part of the time
 
 std::atomic<int64_t> g_patience{0};  // ns; 0: nothing is watched
-RestingThread g_watch;
+PausableThread g_watch;
 std::atomic<int64_t> g_rank{-1};
-std::atomic<bool> g_in_group{false};      // it has taken part in a process group
-std::atomic<bool> g_leaving{false};       // the interpreter is about to end
-Relaxed<PyObject*> g_describe = nullptr;  // asks torch what it knows; needs the interpreter lock
+std::atomic<bool> g_in_group{false};         // it has taken part in a process group
+std::atomic<bool> g_stop_describing{false};  // the interpreter is about to end
+Relaxed<PyObject*> g_describe = nullptr;     // asks torch what it knows; needs the interpreter lock
 
 int64_t clock_now() { return int64_t(now_epoch_ns()); }
 
@@ -100,7 +100,7 @@ std::shared_ptr<Answer> ask_torch(int64_t patience) {
   constexpr size_t kStack = 1 << 20;
   constexpr int64_t kStep = 10'000'000;
   auto answer = std::make_shared<Answer>();
-  if (g_leaving || !Py_IsInitialized()) {
+  if (g_stop_describing || !Py_IsInitialized()) {
     answer->have_lock = true;
     return answer;
   }
@@ -182,7 +182,7 @@ bool node_of(const void* key, Node* out) {
   return memory.copy(static_cast<void*>(out), at, sizeof(Node)) && Py_TYPE(out) == &g_node_type;
 }
 
-// What an annotated program is in the middle of: the innermost of its open events that says so.
+// What an annotated program is doing, by the innermost of its open events that says so.
 Doing annotated_doing(bool* saving) {
   constexpr uint32_t kDeepest = 64;
   Stack stack;
@@ -212,7 +212,7 @@ Doing annotated_doing(bool* saving) {
 
 bool busy(Busy what) { return g_progress.since[int(what)].load(std::memory_order_acquire) != 0; }
 
-// Of all training threads; what it is doing is said by the one that moved last.
+// Of all training threads; the activity is that of the thread that progressed last.
 Seen look() {
   Seen out;
   out.longest = g_progress.longest.exchange(0);
@@ -253,13 +253,23 @@ const char* stage_of(const Seen& seen) {
   return name_of(seen.doing);
 }
 
+// What is known of a hang when it is reported.
+struct Hang {
+  SeenProcess process;
+  std::shared_ptr<Answer> answer;      // of torch, if it came
+  bool lock_held = false;              // nobody else gets the interpreter lock
+  const SeenThread* thread = nullptr;  // the one that trains, or that holds the lock
+  std::string where, file, collective;
+  const char* state = "";
+};
+
 class Watch {
  public:
   Watch() : began_(clock_now()), resumed_(began_) {}
   void look_once();
   int64_t nap() const { return std::clamp(g_patience.load() / 20, kSecond / 20, kSecond); }
   void slept(int64_t asked, int64_t took) {
-    // The whole process was stopped, or the machine: it could not move.
+    // The whole process was stopped, or the machine: it could not progress.
     if (took > 3 * asked + 2 * kSecond) resumed_ = clock_now();
   }
 
@@ -269,9 +279,11 @@ class Watch {
   bool program_has_ended();
   int others_hang(const Seen& seen);
   void report(const Seen& seen, int64_t idle, int because_of);
-  void went_on(int64_t idle);
-  std::string sentence(const Seen& seen, int64_t idle, const std::string& where, const std::string& file,
-                       bool lock_held) const;
+  void report_resumed(int64_t idle);
+  void find_out(const Seen& seen, Hang& hang);
+  std::string as_json(const Seen& seen, const Hang& hang, const SessionFacts& facts, int64_t idle,
+                      int because_of) const;
+  std::string sentence(const Seen& seen, int64_t idle, const Hang& hang) const;
   bool save();
   std::string who() const { return rank_.empty() ? "" : "rank " + rank_ + ": "; }
 
@@ -287,7 +299,7 @@ class Watch {
 
   // The hang that was reported.
   int64_t hung_since_ = 0;
-  bool said_ = false;
+  bool announced_ = false;
   std::string rank_, name_, body_;
   std::string ended_;    // after how many seconds it went on, as JSON
   std::string earlier_;  // hangs that are over
@@ -301,7 +313,7 @@ void Watch::learn(const Seen& seen, bool special) {
   special_pause_ = special;
 }
 
-// The main thread's outermost frame is no longer the program's: it is leaving.
+// The main thread's outermost frame is no longer the program's: the interpreter is ending.
 bool Watch::program_has_ended() {
   StackReader reader;
   for (const PythonThread& each : python_threads({})) {
@@ -321,8 +333,8 @@ bool Watch::is_watched(const Seen& seen, int64_t idle, bool* patient) {
              seen.doing == Doing::kNothing || seen.steps < kFirstSteps || known_ < kFewPauses;
   if (seen.doing == Doing::kInfer && !busy(Busy::kCollective)) return false;
   bool blocked = (processor_time() - used_then_) * kIdleShare < idle;
-  if (!seen.trains) return (g_in_group || busy(Busy::kGroup)) && blocked;  // what else it may be doing is its affair
-  // What is annotated is no more than the author thought of: an evaluation may look like own code.
+  if (!seen.trains) return (g_in_group || busy(Busy::kGroup)) && blocked;  // not training: watched only as a rank
+  // Annotations may be incomplete: an evaluation may look like own code.
   if (seen.annotated) return g_in_group && (blocked || meeting || seen.doing != Doing::kOwnCode);
   if (g_in_group || special) return true;
   if (seen.doing == Doing::kBetween) return false;
@@ -346,7 +358,7 @@ void Watch::look_once() {
   }
   int64_t idle = now - std::max({seen.moved, began_, resumed_});
   if (g_progress.by_records.load(std::memory_order_relaxed)) look_at_annotations(seen);
-  if (hung_since_ && seen.moved > hung_since_) went_on(seen.moved - hung_since_);
+  if (hung_since_ && seen.moved > hung_since_) report_resumed(seen.moved - hung_since_);
   bool patient = false;
   unwatched = !is_watched(seen, idle, &patient);
   bool special = seen.doing == Doing::kEvaluate || seen.doing == Doing::kBetween || busy(Busy::kCheckpoint) ||
@@ -356,15 +368,15 @@ void Watch::look_once() {
   if (known_ < kFewPauses) usual = std::max(usual, longest_ever_);
   int64_t limit = std::max((patient ? kPatient : 1) * patience, kUsual * usual);
   if (!unwatched && idle > limit) {
-    // Alone, it may take its time to leave.
-    if (!said_ && (g_in_group || !program_has_ended())) report(seen, idle, -1);
+    // A program without peers may take its time to exit.
+    if (!announced_ && (g_in_group || !program_has_ended())) report(seen, idle, -1);
   } else if (!hung_since_ && idle > patience / 2) {
     if (int other = others_hang(seen); other >= 0) report(seen, idle, other);
   }
 }
 
-// Another rank of this run says that it stands still: its number, else -1. Looked for rarely, and only where the
-// directory has changed.
+// The number of another rank of this run that reports a hang, else -1. Checked rarely, and only if the directory has
+// changed.
 int Watch::others_hang(const Seen& seen) {
   int64_t now = clock_now();
   if (now - looked_at_others_ < std::max(2 * kSecond, g_patience.load() / 4)) return -1;
@@ -409,51 +421,59 @@ void say(const std::string& text) {
   write_to_stderr(&piece, 1);
 }
 
-std::string Watch::sentence(const Seen& seen, int64_t idle, const std::string& where, const std::string& file,
-                            bool lock_held) const {
-  std::string out = who() + "nothing has moved for " + std::to_string(idle / kSecond) + " s: ";
+std::string Watch::sentence(const Seen& seen, int64_t idle, const Hang& hang) const {
+  std::string out = who() + "no progress for " + std::to_string(idle / kSecond) + " s: ";
   if (seen.step >= 0 && seen.trains) out += "step " + std::to_string(seen.step) + ", ";
   std::string stage = stage_of(seen);
   std::replace(stage.begin(), stage.end(), '_', ' ');
   out += stage;
-  if (!where.empty()) out += ", at " + where;
-  if (!file.empty()) out += ", waiting for " + file;
-  if (lock_held) out += ", one call holds the interpreter lock";
+  if (!hang.where.empty()) out += ", at " + hang.where;
+  if (!hang.file.empty()) out += ", waiting for " + hang.file;
+  if (hang.lock_held) out += ", one call holds the interpreter lock";
   return out;
 }
 
-void Watch::report(const Seen& seen, int64_t idle, int because_of) {
+void Watch::find_out(const Seen& seen, Hang& hang) {
   constexpr int64_t kForTheLock = 2 * kSecond;
-  SessionFacts facts;
-  if (!session_facts(&facts)) return;
-  bool first = !hung_since_;
-  rank_ = g_rank >= 0 ? std::to_string(g_rank.load()) : facts.rank;
-  SeenProcess me = look_at_process(getpid());
-  auto answer = ask_torch(kForTheLock);
-  bool lock_held = !answer->have_lock;
-  auto trainer = std::find_if(me.threads.begin(), me.threads.end(), [&](auto& t) { return t.tid == seen.tid; });
-  if (trainer == me.threads.end()) trainer = me.threads.begin();
-  if (lock_held && !me.threads.empty()) trainer = me.threads.begin() + ptrdiff_t(holder_of_lock(me));
-  std::string where, file;
-  char state = me.state;
-  if (trainer != me.threads.end()) {
-    where = users_place(*trainer);
-    if (trainer->path.starts_with("/") && !trainer->path.starts_with("/dev/")) file = trainer->path;
-    state = trainer->state;
+  hang.process = look_at_process(getpid());
+  hang.answer = ask_torch(kForTheLock);
+  hang.lock_held = !hang.answer->have_lock;
+  const auto& threads = hang.process.threads;
+  auto thread = std::find_if(threads.begin(), threads.end(), [&](auto& t) { return t.tid == seen.tid; });
+  if (thread == threads.end()) thread = threads.begin();
+  if (hang.lock_held && !threads.empty()) thread = threads.begin() + ptrdiff_t(holder_of_lock(hang.process));
+  char state = hang.process.state;
+  if (thread != threads.end()) {
+    hang.thread = &*thread;
+    hang.where = users_place(*thread);
+    if (thread->path.starts_with("/") && !thread->path.starts_with("/dev/")) hang.file = thread->path;
+    state = thread->state;
   }
-  if (where.empty()) where = place_in(me);
-  bool answered = answer->done.load();
-  std::string collective = answered ? answer->collective : "null";
-  if (collective == "null") collective = open_collective();
-  const char* words = collective != "null" ? "waiting" : state == 'R' ? "running" : "blocked";
+  if (hang.where.empty()) hang.where = place_in(hang.process);
+  hang.collective = hang.answer->done ? hang.answer->collective : "null";
+  if (hang.collective == "null") hang.collective = open_collective();
+  hang.state = hang.collective != "null" ? "waiting" : state == 'R' ? "running" : "blocked";
+}
 
+// The file's object, up to what save() adds.
+std::string Watch::as_json(const Seen& seen, const Hang& hang, const SessionFacts& facts, int64_t idle,
+                           int because_of) const {
   auto null_or = [](bool known, const std::string& text) { return known ? text : std::string("null"); };
   auto raw = [](std::string& to, std::string_view key, const std::string& value) {
     append_key(to, key);
     to += value;
   };
+  auto list = [](std::string& to, std::string_view key, const auto& elements, auto&& append) {
+    append_key(to, key);
+    to += '[';
+    for (const auto& each : elements) {
+      if (to.back() == '}') to += ',';
+      append(each);
+    }
+    to += ']';
+  };
   std::string quoted;
-  append_json_string(quoted, file);
+  append_json_string(quoted, hang.file);
 
   std::string out = "{\"rank\":" + null_or(!rank_.empty(), rank_);
   append_arg(out, "run", facts.run);
@@ -461,40 +481,37 @@ void Watch::report(const Seen& seen, int64_t idle, int because_of) {
   append_arg(out, "pid", getpid());
   append_arg(out, "host", facts.host);
   raw(out, "world_size", null_or(!facts.world_size.empty(), facts.world_size));
-  append_arg(out, "state", std::string_view(words));
+  append_arg(out, "state", std::string_view(hang.state));
   raw(out, "step", null_or(seen.trains, std::to_string(seen.step)));
   append_arg(out, "stage", std::string_view(stage_of(seen)));
-  append_arg(out, "where", where);
+  append_arg(out, "where", hang.where);
   raw(out, "since_s", seconds_text(idle));
-  raw(out, "collective", collective);
-  raw(out, "open_file", null_or(!file.empty(), quoted));
+  raw(out, "collective", hang.collective);
+  raw(out, "open_file", null_or(!hang.file.empty(), quoted));
   for (const char* unknown : {"exit_code", "signal", "exception"}) raw(out, unknown, "null");
   append_arg(out, "moved_us", (clock_now() - idle) / 1000);
   append_arg(out, "written_us", clock_now() / 1000);
   raw(out, "patience_s", seconds_text(g_patience.load()));
   raw(out, "in_group", g_in_group ? "true" : "false");
   raw(out, "because_of", null_or(because_of >= 0, std::to_string(because_of)));
-  bool holder = lock_held && trainer != me.threads.end();
-  raw(out, "lock_held_by", null_or(holder, holder ? std::to_string(trainer->tid) : ""));
-  if (answered && !answer->more.empty()) out.append(",").append(answer->more);
+  bool holder = hang.lock_held && hang.thread;
+  raw(out, "lock_held_by", null_or(holder, holder ? std::to_string(hang.thread->tid) : ""));
+  if (hang.answer->done && !hang.answer->more.empty()) out.append(",").append(hang.answer->more);
   append_key(out, "threads");
-  append_threads(out, me);
-  append_key(out, "workers");
-  out += '[';
-  for (int child : children_of(getpid())) {
-    if (out.back() == '}') out += ',';
-    append_process(out, look_at_process(child));
-  }
-  out += ']';
-  append_key(out, "events");
-  out += '[';
-  for (const std::string& event : facts.events) {
-    if (out.back() == '}') out += ',';
-    out += event;
-  }
-  out += ']';
-  body_ = std::move(out);
-  if (first) {
+  append_threads(out, hang.process);
+  list(out, "workers", children_of(getpid()), [&](int child) { append_process(out, look_at_process(child)); });
+  list(out, "events", facts.events, [&](const std::string& event) { out += event; });
+  return out;
+}
+
+void Watch::report(const Seen& seen, int64_t idle, int because_of) {
+  SessionFacts facts;
+  if (!session_facts(&facts)) return;
+  rank_ = g_rank >= 0 ? std::to_string(g_rank.load()) : facts.rank;
+  Hang hang;
+  find_out(seen, hang);
+  body_ = as_json(seen, hang, facts, idle, because_of);
+  if (!hung_since_) {
     hung_since_ = std::max({seen.moved, began_, resumed_});
     name_.clear();
     ended_ = "null";
@@ -502,13 +519,13 @@ void Watch::report(const Seen& seen, int64_t idle, int because_of) {
   }
   bool saved = save();
   if (because_of >= 0) return;
-  said_ = true;
-  std::string text = sentence(seen, idle, where, file, lock_held);
+  announced_ = true;
+  std::string text = sentence(seen, idle, hang);
   say(saved ? text + "; see " + name_ : text + "; its stacks could not be written");
 }
 
-void Watch::went_on(int64_t after) {
-  if (said_) say(who() + "went on after " + std::to_string(after / kSecond) + " s");
+void Watch::report_resumed(int64_t after) {
+  if (announced_) say(who() + "resumed after " + std::to_string(after / kSecond) + " s");
   ended_ = seconds_text(after);
   save();
   earlier_ += earlier_.empty() ? "{\"moved_us\":" : ",{\"moved_us\":";
@@ -516,10 +533,10 @@ void Watch::went_on(int64_t after) {
   append_key(earlier_, "went_on_after_s");
   earlier_ += ended_ + "}";
   hung_since_ = 0;
-  said_ = false;
+  announced_ = false;
 }
 
-// Never over a file that another process has made.
+// Never overwrites the file of another process.
 bool Watch::save() {
   static std::string mine;
   static pid_t mine_of = 0;
@@ -556,7 +573,7 @@ bool Watch::save() {
   return whole;
 }
 
-// What it knows is kept while it leaves; a child begins anew.
+// Kept while the thread is paused; a child gets a new one.
 Watch& watch_of_this_process() {
   static Watch* known = nullptr;
   static pid_t of = 0;
@@ -584,7 +601,7 @@ void* watch(void*) {
 
 // Python --------------------------------------------------------------------------------------------------------------
 
-// watch_hangs(seconds, describe, at_once, by_records): 0 ends it. `describe` asks torch about open collectives;
+// watch_hangs(seconds, describe, at_once, by_records): 0 seconds end it. `describe` asks torch about open collectives;
 // `by_records`: the program is annotated by hand.
 PyObject* watch_hangs(PyObject*, PyObject* args) {
   long long seconds;
@@ -592,17 +609,17 @@ PyObject* watch_hangs(PyObject*, PyObject* args) {
   int at_once, by_records = 0;
   if (!PyArg_ParseTuple(args, "LOp|p", &seconds, &describe, &at_once, &by_records)) return nullptr;
   g_progress.by_records = by_records;
-  Py_XINCREF(describe);  // those before are kept: one may be running
+  Py_XINCREF(describe);  // the one before is leaked: it may be running
   g_describe = describe;
-  g_leaving = false;
+  g_stop_describing = false;
   g_patience = seconds * kSecond;
   if (at_once) watch_this_process();
   Py_RETURN_NONE;
 }
 
-// leave_hangs(): the interpreter is about to end, and is not asked any more.
-PyObject* leave_hangs(PyObject*, PyObject*) {
-  g_leaving = true;
+// stop_describing_hangs(): the interpreter is about to end; do not call `describe` any more.
+PyObject* stop_describing_hangs(PyObject*, PyObject*) {
+  g_stop_describing = true;
   Py_RETURN_NONE;
 }
 
@@ -626,7 +643,7 @@ PyObject* busy_with(PyObject*, PyObject* what) {
 
 PyMethodDef g_watch_functions[] = {
     {"watch_hangs", watch_hangs, METH_VARARGS, nullptr},
-    {"leave_hangs", leave_hangs, METH_NOARGS, nullptr},
+    {"stop_describing_hangs", stop_describing_hangs, METH_NOARGS, nullptr},
     {"in_group", in_group, METH_O, nullptr},
     {"busy_begins", busy_with<busy_begins>, METH_O, nullptr},
     {"busy_ends", busy_with<busy_ends>, METH_O, nullptr},
@@ -641,9 +658,9 @@ void watch_this_process() {
   if (g_patience.load(std::memory_order_relaxed)) g_watch.start(watch, kStack);
 }
 
-void hang_watch_leaves() { g_watch.leave(); }
+void pause_hang_watch() { g_watch.pause(); }
 
-void hang_watch_returns() { g_watch.come_back(); }
+void resume_hang_watch() { g_watch.resume(); }
 
 bool init_hang_watch(PyObject* module) { return PyModule_AddFunctions(module, g_watch_functions) == 0; }
 

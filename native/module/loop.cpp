@@ -323,7 +323,8 @@ PyObject* loop(PyObject*, PyObject* args) {
 
 bool init_loops(PyObject* module) {
   PyTypeObject& t = g_loop_type;
-  t.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
+  constexpr unsigned long flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
+  t.tp_flags = flags;
   t.tp_iter = loop_iter;
   t.tp_iternext = loop_next;
   t.tp_dealloc = loop_dealloc;
@@ -333,7 +334,7 @@ bool init_loops(PyObject* module) {
   t.tp_setattro = loop_setattro;
   if (PyType_Ready(&t) < 0) return false;
   PyTypeObject& sized = g_sized_loop_type;
-  sized.tp_flags = t.tp_flags;
+  sized.tp_flags = flags;  // not those of `t`: it is ready, and this is not
   sized.tp_base = &t;
   sized.tp_as_sequence = &g_sized;
   sized.tp_iter = loop_iter;

@@ -9,8 +9,8 @@
 namespace dft::py {
 namespace {
 
-// A type is watched from its making on. One whose calls are those of other models' parts is not a model of the
-// program's loop, and is left alone after this many.
+// A type is watched from its creation on. After this many calls, one that is only called as a part of other models is
+// no longer watched: it is not a model of the program's loop.
 constexpr uint32_t kProbation = 32;
 
 struct Watched {
@@ -24,8 +24,8 @@ ternaryfunc g_call = nullptr;           // what calls an instance of a class wri
 std::unordered_map<PyTypeObject*, Watched> g_watched;
 Relaxed<uint64_t> g_outermost_calls = 0;
 uint64_t g_unseen = 0;
-Relaxed<int> g_watching = 0;  // how many wanted it
-Relaxed<int> g_detail = 0;    // and how many want an event of every call
+Relaxed<int> g_watching = 0;  // how many requested it
+Relaxed<int> g_detail = 0;    // and how many requested an event of every call
 Relaxed<bool> g_muted = false;
 PyObject* g_training_key = nullptr;  // "training"
 
@@ -40,7 +40,7 @@ void leave_alone(PyTypeObject* type) {
 
 void watch(PyTypeObject* type) {
   Section section(module_state());
-  // Others than classes with Python's own dispatch are not ours to call.
+  // Only classes that Python itself dispatches: others may not be called through us.
   if (type->tp_call != g_call && type->tp_call != watched_call) return;
   try {
     Watched& w = g_watched[type];
@@ -72,7 +72,7 @@ void nested_call(PyTypeObject* type) {
   if (++w.nested >= kProbation && w.nested > g_outermost_calls - w.since) leave_alone(type);
 }
 
-// The flag that eval() and train() set, read where it lies: no code of the program runs.
+// The flag that eval() and train() set, read from memory: no code of the program runs.
 bool in_evaluation_mode(PyObject* model) {
   Ref dict(PyObject_GenericGetDict(model, nullptr));
   PyObject* training = dict ? PyDict_GetItemWithError(dict.get(), g_training_key) : nullptr;
@@ -99,7 +99,7 @@ PyObject* watched_call(PyObject* self, PyObject* args, PyObject* kwargs) {
     nested_call(Py_TYPE(self));
     return call(self, args, kwargs);
   }
-  int64_t start = rule_clock();  // a thread's first call sets its training up, which takes milliseconds beside others
+  int64_t start = rule_clock();  // a thread's first call sets its training up: milliseconds on a loaded machine
   Training* here = g_muted ? nullptr : training_here();
   if (!here || here->muted) {
     Py_XDECREF(here);
@@ -114,7 +114,7 @@ PyObject* watched_call(PyObject* self, PyObject* args, PyObject* kwargs) {
   }
   if (outermost) {
     tell_steps(here);
-    tell(Boundary::kModel, true);
+    notify(Boundary::kModel, true);
     ++g_outermost_calls;
     Section section(module_state());
     if (auto at = g_watched.find(Py_TYPE(self)); at != g_watched.end()) at->second.outermost = true;
@@ -129,12 +129,12 @@ PyObject* watched_call(PyObject* self, PyObject* args, PyObject* kwargs) {
     Section section(reinterpret_cast<PyObject*>(here));
     recording([&] { here->rule->model_ends(rule_clock()); });
   }
-  if (outermost) tell(Boundary::kModel, false);
+  if (outermost) notify(Boundary::kModel, false);
   Py_DECREF(here);
   return result;
 }
 
-// watch_models(torch.nn.Module): the types that are there.
+// watch_models(torch.nn.Module): this type and those below it.
 PyObject* watch_models(PyObject*, PyObject* type) {
   if (!PyType_Check(type)) {
     PyErr_SetString(PyExc_TypeError, "torch.nn.Module is a type");
@@ -183,13 +183,13 @@ PyObject* record_modules(PyObject*, PyObject* on) {
   Py_RETURN_NONE;
 }
 
-// mute_models(on): in this process models are called to make batches.
+// mute_models(on): ignores calls of models in this process, which makes batches.
 PyObject* mute_models(PyObject*, PyObject* on) {
   g_muted = on == Py_True;
   Py_RETURN_NONE;
 }
 
-// Takes the place of torch._dynamo.eval_frame._maybe_set_eval_frame; `original` is that. A compiled function sets its
+// Replaces torch._dynamo.eval_frame._maybe_set_eval_frame; `original` is that. A compiled function sets its
 // callback, runs, and sets the one before: to the rule it is a model.
 PyObject* set_eval_frame(PyObject* original, PyObject* callback) {
   const void* frame = running_frame(PyThreadState_Get());
@@ -205,7 +205,7 @@ PyObject* set_eval_frame(PyObject* original, PyObject* callback) {
         recording([&] { outermost = here->rule->model_begins(rule_clock(), gradients, function, false); });
       }
       tell_steps(here);
-      if (outermost) tell(Boundary::kModel, true);
+      if (outermost) notify(Boundary::kModel, true);
       tls_compiled = frame;
       ++tls_depth;
       Py_DECREF(here);
@@ -221,7 +221,7 @@ PyObject* set_eval_frame(PyObject* original, PyObject* callback) {
         Section section(reinterpret_cast<PyObject*>(here));
         recording([&] { here->rule->model_ends(rule_clock()); });
       }
-      tell(Boundary::kModel, false);
+      notify(Boundary::kModel, false);
       Py_DECREF(here);
     }
   }
@@ -230,7 +230,7 @@ PyObject* set_eval_frame(PyObject* original, PyObject* callback) {
 
 PyMethodDef g_set_eval_frame = {"set_eval_frame", set_eval_frame, METH_O, nullptr};
 
-// watch_compiled(function): what to put in its place.
+// watch_compiled(function): returns its replacement.
 PyObject* watch_compiled(PyObject*, PyObject* original) { return PyCFunction_New(&g_set_eval_frame, original); }
 
 PyMethodDef g_model_functions[] = {

@@ -1,5 +1,5 @@
 // Calls of models: the slot that calls an instance is replaced in the types of the models that the program's own code
-// calls. No hook, no attribute, no method is another; compilers, pickle and copy see the type as it was.
+// calls. Hooks, attributes and methods stay the same; compilers, pickle and copy see the type as it was.
 #pragma once
 
 #include "module/cpython_util.hpp"

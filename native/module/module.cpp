@@ -1,4 +1,3 @@
-#include "module/activity.hpp"
 #include "module/auto_event.hpp"
 #include "module/context.hpp"
 #include "module/immediate.hpp"
@@ -8,6 +7,7 @@
 #include "module/observe.hpp"
 #include "module/profiler_window.hpp"
 #include "module/session_api.hpp"
+#include "module/suspendable_span.hpp"
 #include "module/training.hpp"
 #include "module/wrapped.hpp"
 
@@ -29,7 +29,7 @@ PyMethodDef g_functions[] = {
     {"disguise", disguise, METH_VARARGS, nullptr},
     {"loop", loop, METH_VARARGS, nullptr},
     {"set_boundary_hook", set_boundary_hook, METH_VARARGS, nullptr},
-    {"tell_boundaries", tell_boundaries, METH_O, nullptr},
+    {"set_hook_mask", set_hook_mask, METH_O, nullptr},
     {"keep_forever", keep_forever, METH_O, nullptr},
     {"subscribe", subscribe, METH_VARARGS, nullptr},
     {"exchange_code", exchange_code, METH_VARARGS, nullptr},
@@ -50,7 +50,7 @@ PyMODINIT_FUNC PyInit__core() {
   g_module_state = PyObject_CallNoArgs(reinterpret_cast<PyObject*>(&PyBaseObject_Type));
   bool ok = g_module_state && PyModule_AddFunctions(module, g_session_functions) == 0 &&
             PyModule_AddFunctions(module, g_profiler_functions) == 0 && init_contexts() && init_immediate() &&
-            init_nodes(module) && init_uses(module) && init_activities(module) && init_wrapped(module) &&
+            init_nodes(module) && init_uses(module) && init_suspendable_spans(module) && init_wrapped(module) &&
             init_loops(module) && init_auto_events(module) && init_training(module);
   if (!ok) {
     Py_DECREF(module);

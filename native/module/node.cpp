@@ -8,11 +8,11 @@
 #include <memory>
 #include <utility>
 
-#include "module/activity.hpp"
 #include "module/enter_exit.hpp"
 #include "module/immediate.hpp"
 #include "module/node_options.hpp"
 #include "module/node_use.hpp"
+#include "module/suspendable_span.hpp"
 #include "module/training.hpp"
 
 namespace dft::py {
@@ -330,7 +330,7 @@ PyObject* node_open(PyObject* self, PyObject* args) {
   if (g_tracing) formatting([&] { own.set_all(mapping); });
   if (raise_kept()) return nullptr;
   auto* n = reinterpret_cast<Node*>(self);
-  return make_activity(n, std::move(own), n->on);
+  return make_suspendable_span(n, std::move(own), n->on);
 }
 
 // node(fn): decorate. node(args=..., enable=...): one use.

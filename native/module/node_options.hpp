@@ -14,7 +14,7 @@ struct Keywords {
 };
 
 // With tracing off the keywords are checked and nothing is formatted. `enable` stays as it is if not given; null: it
-// is no keyword here.
+// is not a keyword here.
 bool parse_options(const Keywords& given, Args* args, int* enable);
 // The arguments of update(), given by position or by name.
 bool parse_update(PyObject* args, PyObject* kwargs, Args* out);

@@ -1,7 +1,7 @@
 #include "module/node_use.hpp"
 
-#include "module/activity.hpp"
 #include "module/immediate.hpp"
+#include "module/suspendable_span.hpp"
 
 namespace dft::py {
 
@@ -175,7 +175,7 @@ PyObject* use_call(PyObject* self, PyObject* args, PyObject* kwargs) {
 PyObject* use_open(PyObject* self, PyObject*) {
   auto* u = reinterpret_cast<NodeUse*>(self);
   Section section(self);
-  return make_activity(u->node, u->args, u->on);
+  return make_suspendable_span(u->node, u->args, u->on);
 }
 
 // What a node does, with the arguments of the use ------------------------------------------------

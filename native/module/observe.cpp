@@ -17,8 +17,8 @@ struct Watched {
   Relaxed<PyObject*> plain;  // kept, like the descriptor: a call may be looking at it
   Relaxed<PyTypeObject*> uninteresting;
 };
-constexpr size_t kMost = 8;
-std::array<Watched, kMost> g_watched{};
+constexpr size_t kMax = 8;
+std::array<Watched, kMax> g_watched{};
 
 bool is_plain(const Watched& watched, PyObject* object) {
   PyObject* plain = watched.plain;
@@ -27,7 +27,7 @@ bool is_plain(const Watched& watched, PyObject* object) {
   return false;
 }
 
-void tell(const Watched& watched, PyObject* self, PyObject* result, uint64_t start) {
+void call_observer(const Watched& watched, PyObject* self, PyObject* result, uint64_t start) {
   KeepError keep;
   Ref observer;
   {
@@ -49,15 +49,15 @@ PyObject* call(PyObject* self, PyObject* args, PyObject* kwargs) {
   uint64_t start = interesting ? now_epoch_ns() : 0;
   PyObject* result = original(self, args, kwargs);
   if (interesting && result && result != self && watched.observer && is_plain(watched, result))
-    tell(watched, self, result, start);
+    call_observer(watched, self, result, start);
   return result;
 }
 
 template <size_t... kIndices>
-constexpr std::array<PyCFunctionWithKeywords, kMost> calls(std::index_sequence<kIndices...>) {
+constexpr std::array<PyCFunctionWithKeywords, kMax> calls(std::index_sequence<kIndices...>) {
   return {&call<kIndices>...};
 }
-constexpr auto g_calls = calls(std::make_index_sequence<kMost>{});
+constexpr auto g_calls = calls(std::make_index_sequence<kMax>{});
 
 Watched* place_of(PyMethodDescrObject* descriptor) {
   for (Watched& each : g_watched)

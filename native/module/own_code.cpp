@@ -23,7 +23,7 @@ constexpr size_t kDeepest = 64;
 constexpr int64_t kPause = 10'000'000, kJitter = 4'000'000, kLongestPause = 500'000'000;
 constexpr int64_t kShare = 1000;
 
-RestingThread g_sampler;
+PausableThread g_sampler;
 std::atomic<const std::vector<std::string>*> g_prefixes{nullptr};
 std::atomic<uint64_t> g_samples{0};
 
@@ -39,7 +39,7 @@ void write_sample(const Shown& shown, const std::vector<StackFrame>& frames, int
   if (!t) return;
   const StackFrame* innermost = &frames[0];
   for (const StackFrame& f : frames) {
-    if (!is_the_users(f.file)) continue;
+    if (!is_user_code(f.file)) continue;
     innermost = &f;
     break;
   }
@@ -126,31 +126,31 @@ PyObject* sample_own_code(PyObject*, PyObject* prefixes) {
 
 PyObject* own_code_samples(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(g_samples.load()); }
 
-// threads_leave(), threads_return(): Python warns of a fork in a process with threads since 3.12. Ours are none of the
-// program's.
-PyObject* threads_leave(PyObject*, PyObject*) {
-  g_sampler.leave();
-  hang_watch_leaves();
+// pause_threads(), resume_threads(): Python warns of a fork in a process with threads since 3.12, and would also
+// count ours.
+PyObject* pause_threads(PyObject*, PyObject*) {
+  g_sampler.pause();
+  pause_hang_watch();
   Py_RETURN_NONE;
 }
 
-int return_now(void*) {
-  g_sampler.come_back();
-  hang_watch_returns();
+int resume_now(void*) {
+  g_sampler.resume();
+  resume_hang_watch();
   return 0;
 }
 
-// Python 3.13 counts after it has called this: they return between this and the next operation of the program. A
-// program that forks in another thread has threads.
-PyObject* threads_return(PyObject*, PyObject*) {
+// Python 3.13 counts threads after it has called this: ours start again between this and the next operation of the
+// program. A program that forks in another thread has threads anyway.
+PyObject* resume_threads(PyObject*, PyObject*) {
   bool main = syscall(SYS_gettid) == getpid();
-  if (!main || Py_AddPendingCall(return_now, nullptr) != 0) return_now(nullptr);
+  if (!main || Py_AddPendingCall(resume_now, nullptr) != 0) resume_now(nullptr);
   Py_RETURN_NONE;
 }
 
 PyMethodDef g_own_code_functions[] = {
-    {"threads_leave", threads_leave, METH_NOARGS, nullptr},
-    {"threads_return", threads_return, METH_NOARGS, nullptr},
+    {"pause_threads", pause_threads, METH_NOARGS, nullptr},
+    {"resume_threads", resume_threads, METH_NOARGS, nullptr},
     {"sample_own_code", sample_own_code, METH_O, nullptr},
     {"own_code_samples", own_code_samples, METH_NOARGS, nullptr},
     {},
@@ -160,7 +160,7 @@ PyMethodDef g_own_code_functions[] = {
 
 Shown g_shown[kShownThreads];
 
-bool is_the_users(std::string_view file) {
+bool is_user_code(std::string_view file) {
   if (file.starts_with("<frozen ") || file.find("/site-packages/") != file.npos ||
       file.find("/dist-packages/") != file.npos)
     return false;

@@ -21,7 +21,7 @@ void hide_thread(Shown* shown);
 void hide_all_threads();
 
 // Whether a source file is the program's own: no library's, not the interpreter's, not ours.
-bool is_the_users(std::string_view file);
+bool is_user_code(std::string_view file);
 
 bool init_own_code(PyObject* module);
 

@@ -192,7 +192,7 @@ std::string place_of(const SeenFrame& frame) {
 
 std::string users_place(const SeenThread& thread) {
   for (const SeenFrame& f : thread.frames)
-    if (is_the_users(f.file)) return place_of(f);
+    if (is_user_code(f.file)) return place_of(f);
   return {};
 }
 

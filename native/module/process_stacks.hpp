@@ -1,5 +1,5 @@
 // What the threads of a process are doing, seen from outside: the Python stack of each, the call of the kernel that it
-// is in, and the file of that call. Nothing is asked of the process itself.
+// is in, and the file of that call. The process itself takes no part in it.
 #pragma once
 
 #include <cstdint>

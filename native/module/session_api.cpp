@@ -200,7 +200,7 @@ PyObject* py_rank(PyObject*, PyObject* environ) {
     PyObject* value = key ? PyDict_GetItemWithError(environ, key.get()) : nullptr;
     Py_ssize_t size = 0;
     const char* text = value ? PyUnicode_AsUTF8AndSize(value, &size) : nullptr;
-    PyErr_Clear();  // what is no text is no number either
+    PyErr_Clear();  // not a string: no rank
     return text ? std::string(text, size_t(size)) : std::string();
   });
   auto number = [](const std::string& text) {
@@ -441,14 +441,14 @@ PyObject* py_collective_begins(PyObject*, PyObject* recorded) {
 
 PyObject* py_collective_ends(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(python_collective_ends()); }
 
-PyObject* py_leave_collectives(PyObject*, PyObject* leave) {
-  leave_collectives(PyObject_IsTrue(leave) == 1);
+PyObject* py_skip_collectives(PyObject*, PyObject* skip) {
+  skip_collectives(PyObject_IsTrue(skip) == 1);
   Py_RETURN_NONE;
 }
 
 PyObject* py_wait_until_gloo_lets_go(PyObject*, PyObject*) {
   Py_BEGIN_ALLOW_THREADS;
-  wait_until_gloo_lets_go();
+  wait_for_gloo_threads();
   Py_END_ALLOW_THREADS;
   Py_RETURN_NONE;
 }
@@ -517,8 +517,8 @@ PyMethodDef g_session_functions[] = {
     {"string_hash", py_string_hash, METH_O, nullptr},
     {"collective_begins", py_collective_begins, METH_O, nullptr},
     {"collective_ends", py_collective_ends, METH_NOARGS, nullptr},
-    {"leave_collectives", py_leave_collectives, METH_O, nullptr},
-    {"wait_until_gloo_lets_go", py_wait_until_gloo_lets_go, METH_NOARGS, nullptr},
+    {"skip_collectives", py_skip_collectives, METH_O, nullptr},
+    {"wait_for_gloo_threads", py_wait_until_gloo_lets_go, METH_NOARGS, nullptr},
     {"name_groups", py_name_groups, METH_O, nullptr},
     {"open_collectives", py_open_collectives, METH_NOARGS, nullptr},
     {},

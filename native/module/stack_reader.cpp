@@ -10,9 +10,9 @@
 namespace dft::py {
 namespace {
 
-#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030E0000
+#if PY_VERSION_HEX < 0x030F0000
 
-// The begin of `_PyInterpreterFrame`, which only CPython's internal headers describe.
+// The beginning of `_PyInterpreterFrame`, which only CPython's internal headers describe.
 struct InterpreterFrame {
 #if PY_VERSION_HEX < 0x030C0000
   void *function, *globals, *builtins, *locals;
@@ -28,14 +28,44 @@ struct InterpreterFrame {
   const InterpreterFrame* previous;
   void *function, *globals, *builtins, *locals, *frame_object;
   const char* instruction;
+#if PY_VERSION_HEX < 0x030E0000
   int stack_top;
+#else
+  void* stack_top;
+#ifdef Py_GIL_DISABLED
+  int32_t copy_of_bytecode;
+#endif
+#endif
   uint16_t return_offset;
   char owner;
 #endif
 };
-constexpr char kOwnedByCStack = 3;
+constexpr char kOwnedByInterpreter = 3;  // from here on: no frame of a function
 
-constexpr size_t kLongestText = 4096, kLongestTable = 1 << 20, kMostCodes = 20'000;
+// Since 3.14 the lowest bits of a reference say who counts it.
+const void* code_of(const InterpreterFrame& frame) {
+  return reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(frame.code) & ~uintptr_t{3});
+}
+
+// Where the instructions begin that a frame runs. Without the interpreter lock each thread has a copy of its own.
+const char* bytecode_of(const Memory& memory, const InterpreterFrame& frame, const void* code) {
+  const char* begin = static_cast<const char*>(code) + offsetof(PyCodeObject, co_code_adaptive);
+#if PY_VERSION_HEX >= 0x030E0000 && defined(Py_GIL_DISABLED)
+  const _PyCodeArray* copies = nullptr;
+  if (frame.copy_of_bytecode <= 0 ||
+      !memory.copy(&copies, static_cast<const char*>(code) + offsetof(PyCodeObject, co_tlbc), sizeof copies))
+    return begin;
+  const char* own = nullptr;
+  const char* entry = reinterpret_cast<const char*>(copies) + offsetof(_PyCodeArray, entries) +
+                      size_t(frame.copy_of_bytecode) * sizeof(char*);
+  if (copies && memory.copy(&own, entry, sizeof own) && own) return own;
+#else
+  (void)memory, (void)frame;
+#endif
+  return begin;
+}
+
+constexpr size_t kLongestText = 4096, kLongestTable = 1 << 20, kMaxCodes = 20'000;
 
 // Frames lie close together: a page of them is copied at once.
 class Pages {
@@ -192,13 +222,13 @@ std::optional<Memory> Memory::of(pid_t pid) {
 
 std::vector<PythonThread> python_threads(const Memory& memory) {
   std::vector<PythonThread> out;
-#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030E0000
-  constexpr size_t kMost = 512;
+#if PY_VERSION_HEX < 0x030F0000
+  constexpr size_t kMax = 512;
   PyInterpreterState* main = PyInterpreterState_Main();  // part of the interpreter's static data
   size_t at = main ? offset_of_threads(main) : 0;
   PyThreadState* thread = nullptr;
   if (!at || !memory.copy(thread, reinterpret_cast<const char*>(memory.theirs(main)) + at)) return out;
-  while (thread && out.size() < kMost) {
+  while (thread && out.size() < kMax) {
     unsigned long tid = 0;
     PyThreadState* next = nullptr;
     if (!memory.copy(tid, &thread->native_thread_id) || !memory.copy(next, &thread->next)) break;
@@ -211,7 +241,7 @@ std::vector<PythonThread> python_threads(const Memory& memory) {
   return out;
 }
 
-#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030E0000
+#if PY_VERSION_HEX < 0x030F0000
 
 bool StackReader::copy_text(std::string& to, const void* from) const {
   PyASCIIObject head;
@@ -247,7 +277,7 @@ bool StackReader::copy_bytes(std::string& to, const void* from) const {
 #endif
 
 const StackReader::Code* StackReader::code_at(const void* frame, const void* at) {
-#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030E0000
+#if PY_VERSION_HEX < 0x030F0000
   // A frame that had this code the last time keeps it alive.
   if (auto seen = before_.find(frame); seen != before_.end() && seen->second == at)
     if (auto known = codes_.find(at); known != codes_.end()) return &known->second;
@@ -277,9 +307,9 @@ const StackReader::Code* StackReader::code_at(const void* frame, const void* at)
 
 const std::vector<StackFrame>& StackReader::read(PyThreadState* thread, size_t most) {
   frames_.clear();
-#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030E0000
-  if (codes_.size() > kMostCodes) codes_.clear();
-  if (before_.size() > kMostCodes) before_.clear();
+#if PY_VERSION_HEX < 0x030F0000
+  if (codes_.size() > kMaxCodes) codes_.clear();
+  if (before_.size() > kMaxCodes) before_.clear();
   Pages pages(memory_);
   const InterpreterFrame* at = innermost(memory_, thread);
   for (size_t steps = 0; at && frames_.size() < most && steps < 4 * most; ++steps) {
@@ -287,11 +317,11 @@ const std::vector<StackFrame>& StackReader::read(PyThreadState* thread, size_t m
     if (!pages.copy(frame, at)) break;
     const InterpreterFrame* here = at;
     at = frame.previous;
-    if (frame.owner == kOwnedByCStack || !frame.code) continue;
-    const Code* code = code_at(here, frame.code);
+    const void* object = code_of(frame);
+    if (frame.owner >= kOwnedByInterpreter || !object) continue;
+    const Code* code = code_at(here, object);
     if (!code) break;
-    const char* begin = static_cast<const char*>(frame.code) + offsetof(PyCodeObject, co_code_adaptive);
-    int64_t unit = (frame.instruction - begin) / 2;
+    int64_t unit = (frame.instruction - bytecode_of(memory_, frame, object)) / 2;
     frames_.push_back({code->function, code->file, line_of(code->table, code->first_line, unit < 0 ? 0 : unit)});
   }
 #else

@@ -1,6 +1,6 @@
 // Reads the Python stack of another thread from outside: without the interpreter lock, and without the thread's help,
 // so also while it holds the lock or hangs. Memory is copied by the kernel, which refuses what is not mapped; what
-// changed meanwhile is recognised by its type, or shows as a frame that is not there. CPython 3.11 to 3.13.
+// changed meanwhile is recognised by its type, or shows as a frame that is not there. CPython 3.11 to 3.14.
 //
 // The thread may be one of another process that runs the same build of Python, if the kernel lets us read its memory:
 // a child's as a rule, any of the same user's where ptrace is not restricted.

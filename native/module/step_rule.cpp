@@ -5,13 +5,13 @@
 namespace dft {
 namespace {
 
-constexpr size_t kMostGradients = 64;    // calls of torch.autograd.grad in one step that are kept apart
+constexpr size_t kMaxGradients = 64;     // calls of torch.autograd.grad in one step that are kept apart
 constexpr int64_t kJoined = 10'000'000;  // ns between iter(loader) and its first next() that are still one wait
 constexpr int64_t kFewCalls = 4;         // of a model that does not train, before forward: a teacher
 constexpr int64_t kManyCalls = 64;       // of other models, after which a step of inference begins with another one
 constexpr int64_t kShortBeside = 4;      // times as short
 constexpr int64_t kSamePace = 10;        // times as long: a pause between calls of a rollout that ends it
-constexpr size_t kMostModels = 16;
+constexpr size_t kMaxModels = 16;
 
 // The arguments of an event; those of every step fit into the buffer.
 class Args {
@@ -129,11 +129,13 @@ void StepRule::fetch_begins(int64_t t, const Pass* of) {
 }
 
 void StepRule::fetched(const PassPtr& of, int64_t start, int64_t end, bool gradients, std::string_view facts) {
+  bool by_hand = false;  // asked once: the program's own event stands for both of ours
   if (of->fetches == 0 && of->began) {
     if (start - of->ready <= kJoined) {
       start = of->began;
     } else {  // the program did something else between iter() and next(); both were waiting
-      events_.write(Stage::kFetch, of->began, of->ready, {});
+      by_hand = events_.by_hand(Stage::kFetch);
+      if (!by_hand) events_.write(Stage::kFetch, of->began, of->ready, {});
     }
     of->first = start;
   }
@@ -160,7 +162,7 @@ void StepRule::fetched(const PassPtr& of, int64_t start, int64_t end, bool gradi
   Args args;
   args.text(facts);
   if (of->trains || inferring_) args.text(numbers());
-  events_.write(Stage::kFetch, start, end, args.all());
+  if (!by_hand) events_.write(Stage::kFetch, start, end, args.all());
   publish(end);
 }
 
@@ -246,7 +248,7 @@ bool StepRule::knows(uintptr_t model) const {
 
 void StepRule::know(uintptr_t model) {
   if (knows(model)) return;
-  if (models_.size() == kMostModels) models_.erase(models_.begin());
+  if (models_.size() == kMaxModels) models_.erase(models_.begin());
   models_.push_back(model);
 }
 
@@ -528,7 +530,7 @@ void StepRule::took_gradients(int64_t start, int64_t end, bool of_graph) {
     return;
   }
   gradients_.emplace_back(start, end);
-  if (gradients_.size() > kMostGradients) gradients_.erase(gradients_.begin());
+  if (gradients_.size() > kMaxGradients) gradients_.erase(gradients_.begin());
 }
 
 // The function is called as soon as the transform is, and is over when gradients are taken.

@@ -2,27 +2,25 @@
 //
 // A step ends at the first training fetch, or the loader's end, after an optimizer step. Several fetches before an
 // optimizer step are accumulation; several optimizers, and repeated calls of one, belong to the open step. Without a
-// loader a step ends when an optimizer that has stepped already steps again after a new backward; in a program
-// without an optimizer of torch's, at the first training fetch after a backward, or, without a loader too, where the
-// next forward begins. A fetch with gradients off, or a
-// loader that ends without any backward, is evaluation. Of nested spans (a closure given to `optimizer.step`, an
-// optimizer inside backward) the innermost counts.
+// loader a step ends when an optimizer that has already stepped steps again after a new backward. In a program without
+// a torch optimizer it ends at the first training fetch after a backward or, if there is no loader either, where the
+// next forward begins. A fetch with gradients off, or a loader that ends without any backward, is evaluation. Of nested
+// spans (a closure given to `optimizer.step`, an optimizer inside backward) the innermost counts.
 //
 // Forward begins with the outermost call of a model with gradients on and ends where backward begins. A model called
 // with gradients off is evaluation, except that
 //   - a model that does not train and is called while a batch is in hand, or a few times before forward, is a teacher
-//   or
-//     a target network: its call is where forward begins;
-//   - a model in training mode that was called so before the first backward collects experience: the program's own
-//     code. Calls at one pace that the first forward follows at that pace belong to the first step; a call alone may
-//     have told the program its shapes. A few in a row that forward follows at once made its targets or its inputs:
-//     they are where it begins;
+//     or a target network: forward begins with its call;
+//   - a model in training mode that was already called this way before the first backward collects experience, which
+//     is the program's own code. Evenly spaced calls, followed by the first forward at the same pace, belong to the
+//     first step; a single call may only have probed shapes. A few in a row, directly followed by forward, made its
+//     targets or inputs: forward begins with them;
 //   - before any optimizer and any backward it is inference: a step for each batch, or for each call of the same model.
 //     There a model in evaluation mode may have gradients on.
 // A function whose gradients `torch.func` takes counts as a model, called with gradients on.
 //
 // Gradients that a program takes without `backward` are a step's backward if an optimizer uses them. In a program that
-// has no optimizer of torch's and never calls `backward` they always are.
+// has no torch optimizer and never calls `backward` they always are.
 //
 // The rule knows nothing of Python. It belongs to one thread; what others may look at is in `Now`. All times are those
 // of the trace's clock, in ns; 0 means never.
@@ -57,14 +55,14 @@ class StageEvents {
 // One pass over a loader: from iter(loader) to its last batch, or to the moment it is dropped. It trains if a backward
 // follows one of its batches.
 struct Pass {
-  int64_t loader = 0;              // which loader, as far as it can be told
+  int64_t loader = 0;              // which loader, as far as that is known
   int64_t began = 0, ready = 0;    // iter(loader) was called, and had returned
   int64_t restarts = 0;            // of persistent workers: which of their passes this is
-  int64_t fetches = 0, first = 0;  // the begin of the first wait, iter() included
-  int64_t ended = 0;               // when it said that there are no more batches
+  int64_t fetches = 0, first = 0;  // the start of the first wait, iter() included
+  int64_t ended = 0;               // when it had no more batches
   int64_t died = 0;                // when its iterator was no longer referenced
   bool trains = false;
-  // 0 if it may go on; looking ahead, it is let go of after its last batch.
+  // 0 if it may continue. A loader that looks ahead is dropped after its last batch.
   int64_t over() const { return std::max(ended, died); }
 };
 using PassPtr = std::shared_ptr<Pass>;
@@ -79,7 +77,7 @@ struct Now {
 
   // For the hang watch. Every boundary is a movement.
   std::atomic<int64_t> moved{0};    // the latest
-  std::atomic<int64_t> longest{0};  // between two of them, since somebody set this to 0
+  std::atomic<int64_t> longest{0};  // between two of them, since this was last set to 0
   std::atomic<int64_t> at_step{0};  // the open step, or the next one
   std::atomic<int64_t> steps{0};    // that have ended
   std::atomic<Doing> doing{Doing::kNothing};
@@ -216,7 +214,7 @@ class StepRule {
   int64_t number_ = 0;                          // of the open step, or the next one
   int64_t next_number_ = -1, next_epoch_ = -1;  // given by the program for the step after this one
   bool numbered_ = false;
-  // How many steps are over as far as can be told, and the number of the latest; `foreseen_`: the open one is among
+  // How many steps are over as far as is known, and the number of the latest; `foreseen_`: the open one is among
   // them.
   int64_t over_ = 0, over_number_ = -1;
   bool foreseen_ = false;
@@ -228,7 +226,7 @@ class StepRule {
   std::unordered_map<int64_t, bool> loaders_;  // loader -> whether it trains
   int64_t free_ = 0;                           // since when the thread may be at its next step
   int64_t last_ = 0;                           // the end of the latest event
-  int64_t first_ = 0;                          // the begin of the first training step
+  int64_t first_ = 0;                          // the start of the first training step
   int64_t step_end_ = 0;                       // of the latest step
   // A thread that is not the main one and has not trained only loads ahead for another.
   bool counts_;

@@ -48,7 +48,7 @@ class Here {
   Here(const Here&) = delete;
   Here& operator=(const Here&) = delete;
   explicit operator bool() const { return t_ != nullptr; }
-  operator Training*() const { return t_; }
+  operator Training*() const { return t_; }  // NOLINT(google-explicit-constructor): passes for the pointer
   Training* operator->() const { return t_; }
 
  private:
@@ -118,7 +118,7 @@ PyObject* next(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* n
   return batch;
 }
 
-// around_next(original, pass_of): `pass_of(iterator)` gives its LoaderPass.
+// around_next(original, pass_of): `pass_of(iterator)` returns its LoaderPass.
 PyObject* around_next(PyObject*, PyObject* args) {
   PyObject *original, *pass_of;
   if (!PyArg_ParseTuple(args, "OO", &original, &pass_of)) return nullptr;
@@ -143,7 +143,7 @@ PyObject* optimizer_step_ends(PyObject*, PyObject* optimizer) {
 PyObject *g_device_name = nullptr, *g_type_name = nullptr, *g_numel_name = nullptr, *g_element_size_name = nullptr;
 PyObject *g_enter_name = nullptr, *g_exit_name = nullptr;
 
-// Modes of `__torch_function__` would be called for every question about a tensor: while this lives they are not.
+// Modes of `__torch_function__` would be called whenever a tensor is inspected: not while this exists.
 class Unseen {
  public:
   Unseen(PyObject* modes, PyObject* without) {
@@ -171,7 +171,7 @@ class Unseen {
   bool fine_ = false;
 };
 
-// The answer of a method without arguments, a number; -1 with an exception.
+// The number that a method without arguments returns; -1 with an exception.
 int64_t number_of(PyObject* tensor, PyObject* method) {
   Ref answer(PyObject_CallMethodNoArgs(tensor, method));
   return answer ? PyLong_AsLongLong(answer.get()) : -1;
@@ -206,12 +206,12 @@ bool write_copy(AutoEvent* event, PyObject* source, PyObject* result, int64_t st
   if (g_subscribers[size_t(Boundary::kTransfer)]) {
     Ref bytes(PyLong_FromLongLong(items * size));
     if (!bytes) return false;
-    tell(Boundary::kTransfer, false, bytes.get());
+    notify(Boundary::kTransfer, false, bytes.get());
   }
   return true;
 }
 
-// What is told after a call that may have copied a tensor: (source, result, start).
+// Called after a call that may have copied a tensor: (source, result, start).
 PyObject* copied(PyObject* self, PyObject* const* args, size_t nargsf, PyObject*) {
   int64_t end = rule_clock();
   PyObject* with = call_of(self)->with;
@@ -231,8 +231,8 @@ PyObject* copied(PyObject* self, PyObject* const* args, size_t nargsf, PyObject*
   return value ? PyObject_CallOneArg(PyTuple_GET_ITEM(with, 2), value) : nullptr;
 }
 
-// after_copy(event, modes, without, failed): `modes()` says how many modes of `__torch_function__` there are,
-// `without()` is a context in which they are not called, `failed` is told of an exception.
+// after_copy(event, modes, without, failed): `modes()` is the number of modes of `__torch_function__`,
+// `without()` is a context in which they are not called, `failed` is called with an exception.
 PyObject* after_copy(PyObject*, PyObject* args) {
   PyObject *event, *modes, *without, *failed;
   if (!PyArg_ParseTuple(args, "O!OOO", &g_auto_event_type, &event, &modes, &without, &failed)) return nullptr;
@@ -254,7 +254,8 @@ void add_task(Pairs& pairs) {
   if (int64_t restarts = g_restarts) pairs.add("pass", restarts);
 }
 
-// An event from `start` on, with the task it belongs to. False with what came from outside meanwhile.
+// An event from `start` on, with the task it belongs to. False with an exception that was raised from outside
+// meanwhile.
 template <typename Add>
 bool write(AutoEvent* event, uint64_t start, uint64_t end, Add add) {
   if (annotated_by_hand(event)) return true;
@@ -274,7 +275,7 @@ bool write_item(uint64_t start, uint64_t end, PyObject* index) {
   });
 }
 
-// The data set, for the time that torch's fetcher makes one batch of it item by item. `__getitems__`, for which torch
+// Stands in for the data set while torch's fetcher makes one batch of it item by item. `__getitems__`, for which torch
 // asks three times a batch, is the object itself: calling it makes all items, as torch does without it.
 struct Items {
   PyObject_HEAD
@@ -331,7 +332,7 @@ PyGetSetDef g_items_properties[] = {{"__getitems__", itself, nullptr, nullptr, n
 PyMemberDef g_items_members[] = {{"dataset", T_OBJECT, offsetof(Items, dataset), READONLY, nullptr}, {}};
 PyMappingMethods g_items_mapping = {nullptr, one_item, nullptr};
 
-// Takes the place of torch's `_MapDatasetFetcher` inside one call of its `fetch`.
+// Stands in for torch's `_MapDatasetFetcher` inside one call of its `fetch`.
 struct MapFetcher {
   PyObject_HEAD
   PyObject *auto_collation, *dataset, *collate;
@@ -398,7 +399,7 @@ PyObject* make_fetcher(PyObject* fetcher, PyObject* with) {
 PyObject* fetch(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
   PyObject *original = call_of(self)->original, *with = call_of(self)->with;
   Py_ssize_t n = PyVectorcall_NARGS(nargsf);
-  // A subclass may expect itself.
+  // A subclass may rely on `self` being its own instance.
   bool known = n == 2 && !names && reinterpret_cast<PyObject*>(Py_TYPE(args[0])) == PyTuple_GET_ITEM(with, 0);
   if (!known) return PyObject_Vectorcall(original, args, nargsf, names);
   Ref fetcher(make_fetcher(args[0], with));
@@ -422,7 +423,7 @@ PyObject* around_fetch(PyObject*, PyObject* args) {
   return make_call(fetch, original, with.get());
 }
 
-// set_task(batch, restarts): the batch that this worker is asked for.
+// set_task(batch, restarts): the batch that this worker is to make.
 PyObject* set_task(PyObject*, PyObject* args) {
   PyObject* batch;
   long long restarts;

@@ -24,7 +24,7 @@ Relaxed<AutoEvent*> g_auto_events[kStages];
 Relaxed<PyObject*> g_grad_enabled = nullptr;  // torch.is_grad_enabled
 Relaxed<PyObject*> g_compiler = nullptr;      // the names of torch.compiler
 PyObject* g_compiling_key = nullptr;
-Relaxed<PyObject*> g_make = nullptr;   // makes the training of a thread, or finds whom it works for
+Relaxed<PyObject*> g_make = nullptr;   // makes the training of a thread, or finds that of the thread it works for
 Relaxed<uint32_t> g_installation = 1;  // trainings of an earlier one, or of the parent process, do not count
 
 // One pointer of the small static TLS reserve each.
@@ -65,7 +65,7 @@ class AutoEvents final : public StageEvents {
 };
 
 AutoEvents g_events;
-Now g_unshown;  // of threads beyond those that can be shown; nobody reads it
+Now g_unshown;  // of threads beyond those that can be shown; never read
 
 struct LoaderPass {
   PyObject_HEAD
@@ -103,8 +103,8 @@ bool refers_to(PyObject* reference, PyObject* object) {
 
 std::string_view error_name(PyObject* error) { return absent(error) ? std::string_view() : Py_TYPE(error)->tp_name; }
 
-// The rule allocates little, and seldom; without memory an event is lost, not the program. False, with an exception, if
-// something came from outside meanwhile.
+// The rule allocates little and rarely; without memory an event is lost, not the program. False, with an exception, if
+// one was raised from outside meanwhile.
 template <typename F>
 bool tell_rule(Training* t, F f) {
   Section section(reinterpret_cast<PyObject*>(t));  // autograd's threads work for the one that called backward
@@ -147,7 +147,7 @@ void batch_came(Training* t, LoaderPass* of, int64_t start) {
   });
   if (PyErr_Occurred()) PyErr_Clear();
   tell_steps(t);
-  tell(Boundary::kBatch, false);
+  notify(Boundary::kBatch, false);
 }
 
 // Compute -------------------------------------------------------------------------------------------------------------
@@ -294,8 +294,8 @@ PyObject* training_new(PyTypeObject* type, PyObject* args, PyObject*) {
   }
   tls_training = t;
   tls_installation = g_installation;
-  // What the first record of a thread needs is made here, where the boundary has been timed already, not after the
-  // end of a stage has been: beside others it takes milliseconds, which would be the next stage's.
+  // What the first record of a thread needs is made here, where the boundary has been timed already, and not after the
+  // end of a stage: on a loaded machine it takes milliseconds, which would count for the next stage.
   if (g_tracing) thread_in_context();
   return reinterpret_cast<PyObject*>(t);
 }
@@ -383,7 +383,7 @@ PyObject* step_rule(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-// forget_trainings(): those made until now are no longer anyone's.
+// forget_trainings(): detaches all trainings from their threads.
 PyObject* forget_trainings(PyObject*, PyObject*) {
   ++g_installation;
   hide_all_threads();
@@ -440,7 +440,7 @@ bool fetch_begins(Training* t, PyObject* iterator, int64_t* at) {
     tell_ended_steps(t);
     *at = rule_clock();
   }
-  tell(Boundary::kBatch, true);
+  notify(Boundary::kBatch, true);
   return !raise_kept();
 }
 
@@ -456,27 +456,27 @@ bool loader_ended(Training* t, PyObject* pass, int64_t start) {
   g_events.ends(Stage::kFetch);
   return tell_rule(t, [&](StepRule& rule) {
     rule.loader_ended(*pass_of(pass)->pass, start, rule_clock());
-    tell(Boundary::kBatch, false);
+    notify(Boundary::kBatch, false);
   });
 }
 
 bool fetch_failed(Training* t, PyObject* pass, int64_t start, std::string_view error) {
   return tell_rule(t, [&](StepRule& rule) {
     rule.fetch_failed(*pass_of(pass)->pass, start, rule_clock(), error);
-    tell(Boundary::kBatch, false);
+    notify(Boundary::kBatch, false);
   });
 }
 
 bool backward_begins(Training* t) {
   return tell_rule(t, [](StepRule& rule) {
-    if (rule.backward_begins(rule_clock())) tell(Boundary::kBackward, true);
+    if (rule.backward_begins(rule_clock())) notify(Boundary::kBackward, true);
   });
 }
 
 bool backward_ends(Training* t, std::string_view error) {
   return tell_rule(t, [&](StepRule& rule) {
     rule.backward_ends(rule_clock(), error);
-    if (!rule.in_backward()) tell(Boundary::kBackward, false);
+    if (!rule.in_backward()) notify(Boundary::kBackward, false);
   });
 }
 
@@ -492,7 +492,7 @@ bool optimizer_begins(Training* t, PyObject* optimizer) {
   if (is_a_part(t, optimizer)) return true;
   return tell_rule(t, [&](StepRule& rule) {
     rule.optimizer_begins(key_of(optimizer), rule_clock());
-    tell(Boundary::kOptimizer, true, optimizer);
+    notify(Boundary::kOptimizer, true, optimizer);
   });
 }
 
@@ -503,7 +503,7 @@ bool optimizer_ends(Training* t, PyObject* optimizer, bool skipped) {
   }
   return tell_rule(t, [&](StepRule& rule) {
     rule.optimizer_ends(key_of(optimizer), rule_clock(), skipped);
-    tell(Boundary::kOptimizer, false, optimizer);
+    notify(Boundary::kOptimizer, false, optimizer);
   });
 }
 
@@ -511,7 +511,7 @@ void tell_ended_steps(Training* t) {
   while (t->over < t->rule->over()) {
     int64_t before = t->rule->over() - ++t->over;  // of two that end at once, the first has the number before
     Ref number(PyLong_FromLongLong(t->rule->over_number() - before));
-    if (number) tell(Boundary::kStep, false, number.get());
+    if (number) notify(Boundary::kStep, false, number.get());
   }
   if (g_subscribers[size_t(Boundary::kStep)]) t->rule->resumes(rule_clock());
 }

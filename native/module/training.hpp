@@ -16,11 +16,12 @@ struct Training {
   Shown* shown;  // to other threads
   uint32_t installation;
   PyObject* latest;  // the LoaderPass that the latest batch came from
-  PyObject* facts;   // which task of which worker made the batch that is about to be given, keys and values in turns
-  int64_t scaling;   // the optimizer that a gradient scaler steps; 0: none, -1: all that step now are parts of one step
-  bool scaled;       // and whether it did
-  bool muted;        // a framework tells what happens
-  int64_t over;      // how many steps subscribers know to be over
+  PyObject* facts;   // which task of which worker made the batch that is about to be given, alternating keys and values
+  int64_t
+      scaling;  // the optimizer that a gradient scaler steps; 0: none, -1: every optimizer step now belongs to one step
+  bool scaled;  // and whether it did
+  bool muted;   // a framework tells what happens
+  int64_t over;  // how many steps subscribers know to be over
 };
 
 int64_t rule_clock();
@@ -38,8 +39,8 @@ Training* training_here();
 // Whether torch exports or compiles what runs now, by calling it: `torch.compiler._is_compiling_flag`.
 bool torch_compiles();
 
-// Where a program crosses a boundary. All return false, with an exception set, if something came from outside
-// meanwhile. A batch is asked for, and there; `pass` is a LoaderPass.
+// Where a program crosses a boundary. All return false, with an exception set, if one came from outside
+// meanwhile (KeyboardInterrupt). A batch is requested, and has arrived; `pass` is a LoaderPass.
 bool fetch_begins(Training* t, PyObject* iterator, int64_t* at);
 bool is_pass(PyObject* object);
 bool is_latest_pass(Training* t, PyObject* iterator);

@@ -80,12 +80,47 @@ Anchor take_anchor() {
   return best;
 }
 
-void ClockMap::start(Anchor first, uint64_t epoch_ns_at_first) {
+void ClockMap::start(Anchor first, uint64_t epoch_ns_at_first, bool cpu_ticks) {
+  cpu_ticks_ = cpu_ticks;
   base_ = last_ = knots_[0] = first;
   n_ = 1;
   slopes_[0] = 1.0;
   fixed_ = 0;
   epoch_offset_ = epoch_ns_at_first - first.mono_ns;
+}
+
+int ClockMap::knot_before(uint64_t t) const {
+  int i = n_ - 1;
+  while (i > 0 && t < knots_[i].ticks) --i;
+  return i;
+}
+
+uint64_t ClockMap::to_epoch_ns(uint64_t t) const {
+  if (!cpu_ticks_) return t + epoch_offset_;
+  int i = knot_before(t);
+  const Anchor& a = knots_[i];
+  return uint64_t(int64_t(a.mono_ns) + int64_t(double(int64_t(t - a.ticks)) * slopes_[i])) + epoch_offset_;
+}
+
+ClockMap::Stretch ClockMap::stretch_of(uint64_t t) const {
+  // Rounded up, so that a whole number of microseconds is one.
+  constexpr uint64_t kNs = UINT64_MAX / 1000 + 1;
+  uint64_t from = t, size = 1, rate = kNs;
+  if (!cpu_ticks_) {
+    size = uint64_t(1) << 32;
+    from = t & ~(size - 1);
+  } else {
+    int i = knot_before(t);
+    // A microsecond and more in a tick: its rate would not fit, nor is there anything to save.
+    constexpr double kFastest = 999;
+    if (slopes_[i] > kFastest) return {t, 1, to_epoch_ns(t) / 1000, 0, 0};
+    if (t >= knots_[i].ticks) from = knots_[i].ticks;
+    size = (i + 1 < n_ ? knots_[i + 1].ticks : UINT64_MAX) - from;
+    if (from < knots_[0].ticks) size = knots_[0].ticks - from;
+    rate = uint64_t(slopes_[i] * double(kNs)) + 1;
+  }
+  uint64_t epoch_ns = to_epoch_ns(from);
+  return {from, size, epoch_ns / 1000, epoch_ns % 1000 * kNs, rate};
 }
 
 // As long apart as the map is old, at first: an estimate is good for as long as it took.
@@ -98,7 +133,7 @@ void ClockMap::add(Anchor anchor) {
   if (n_ == 1) {
     slopes_[0] = slope;
   } else {
-    Anchor joint{fixed_, to_mono_ns(fixed_)};
+    Anchor joint{fixed_, to_epoch_ns(fixed_) - epoch_offset_};
     if (fixed_ < last_.ticks) joint = last_;
     if (joint.ticks >= anchor.ticks || joint.mono_ns >= anchor.mono_ns) return;
     double to_anchor = slope_between(joint, anchor);

@@ -58,7 +58,8 @@ DFT_API const char* clock_source();
 // of the counter's rate nor NTP slewing of the kernel's clock shifts events against each other.
 class ClockMap {
  public:
-  void start(Anchor first, uint64_t epoch_ns_at_first);
+  // `cpu_ticks`: what the times are that it maps; those of a ring may be of a process with another clock.
+  void start(Anchor first, uint64_t epoch_ns_at_first, bool cpu_ticks = g_cpu_ticks);
   void add(Anchor anchor);
   // What was mapped up to this moment has been written: later anchors leave it as it is, or a span that ends later
   // would begin after what happened inside it.
@@ -66,16 +67,26 @@ class ClockMap {
   Anchor first() const { return base_; }
   Anchor last() const { return last_; }
   uint64_t epoch_offset() const { return epoch_offset_; }
-  uint64_t to_epoch_ns(uint64_t t) const { return g_cpu_ticks ? to_mono_ns(t) + epoch_offset_ : t + epoch_offset_; }
+  uint64_t to_epoch_ns(uint64_t t) const;
+  // What maps the times between two anchors to microseconds: with whole numbers, in a few instructions.
+  struct Stretch {
+    uint64_t from, size;  // of the times, in ticks
+    uint64_t epoch_us;    // of the first, and...
+    uint64_t part;        // ...of this in units of 1 / (1 << 64), as...
+    uint64_t rate;        // ...us a tick
+    bool has(uint64_t t) const { return t - from < size; }
+    uint64_t to_epoch_us(uint64_t t) const {
+      __extension__ using Wide = unsigned __int128;
+      return epoch_us + uint64_t((Wide(t - from) * rate + part) >> 64);
+    }
+  };
+  Stretch stretch_of(uint64_t t) const;
+  // What the recorder timed itself has its times from here: a child never extends beyond its parent.
+  uint64_t to_epoch_us(uint64_t t) const { return stretch_of(t).to_epoch_us(t); }
   double ns_per_tick() const { return slopes_[n_ - 1]; }
 
  private:
-  uint64_t to_mono_ns(uint64_t t) const {
-    int i = n_ - 1;
-    while (i > 0 && t < knots_[i].ticks) --i;
-    const Anchor& a = knots_[i];
-    return uint64_t(int64_t(a.mono_ns) + int64_t(double(int64_t(t - a.ticks)) * slopes_[i]));
-  }
+  int knot_before(uint64_t t) const;
   void thin_out();
   static constexpr int kKnots = 512;
   Anchor base_{};
@@ -85,6 +96,7 @@ class ClockMap {
   int n_ = 0;
   uint64_t fixed_ = 0;
   uint64_t epoch_offset_ = 0;  // epoch ns - monotonic ns
+  bool cpu_ticks_ = false;
 };
 
 }  // namespace dft

@@ -1,4 +1,5 @@
-// The hot path: enter, exit, push. Everything here is inlined into its callers; the slow paths are in session.cpp.
+// The hot path: enter, exit, push. Everything here is inlined into its callers; the slow paths are in engine.cpp
+// and, where they need the session, in session/full_ring.cpp and session/threads.cpp.
 #pragma once
 
 #include <atomic>
@@ -40,6 +41,7 @@ struct Stack {
   uint32_t capacity;
   int64_t outer_id;  // parent of the bottom frame
   uint32_t outer_level;
+  Frame spare;  // the only frame while there is no memory for more
 };
 
 struct ThreadState {
@@ -49,7 +51,8 @@ struct ThreadState {
   RingHeader* ring;
   uint8_t* data;  // ring data, mapped twice in a row so that no record wraps
   uint64_t head;
-  uint64_t limit;  // up to here there is room
+  uint64_t limit;        // up to here there is room
+  uint64_t quick_until;  // a record that ends before has room, and is no reason to wake the writer or to pause
   uint64_t mask;
   std::atomic<uint64_t>* next_id;  // of the process
   uint64_t id_at, id_end;          // ids that this thread has taken from there; no end: it takes them one by one
@@ -72,11 +75,23 @@ extern DFT_API std::atomic<uint32_t> g_doze;
 // __thread, not thread_local: no wrapper call, and one pointer of the small static TLS reserve.
 extern DFT_API __attribute__((tls_model("initial-exec"))) __thread ThreadState* tls_thread;
 
+// What recording needs of the session. The session fills this in when the library is loaded, so this folder need not
+// know it.
+struct RecordingCalls {
+  ThreadState* (*attach_thread)(bool for_io) = [](bool) -> ThreadState* { return nullptr; };
+  bool (*make_room)(ThreadState* t, uint32_t size) = [](ThreadState*, uint32_t) { return false; };
+  char* (*take_large_payload)(ThreadState* t, size_t size) = [](ThreadState*, size_t) -> char* { return nullptr; };
+  void (*wake_writer)() = [] {};
+  void (*count_dropped)(Drop why) = [](Drop) {};
+};
+extern RecordingCalls g_recording_calls;
+
 // `for_io`: an event follows, so the trace file may be opened at once.
 DFT_API ThreadState* attach_thread(bool for_io = false);
 DFT_API bool make_room(ThreadState* t, uint32_t size);
 DFT_API void wake_writer();
 DFT_API void grow_stack(Stack* s);
+DFT_API void free_stack(Stack* s);
 // Counts an event that is not recorded, for the closing record.
 DFT_API void count_lost(Drop why);
 // Likewise an argument value that was too long for its event.
@@ -124,11 +139,21 @@ inline void refresh_limit(ThreadState* t) {
   uint64_t reserved = t->ring->reserved.load(std::memory_order_acquire);
   t->limit = emptied < reserved ? emptied : reserved;
   t->ease_from = emptied - capacity / 4;
+  t->quick_until = 0;
+}
+
+// Until the next eighth of the ring, where the writer is woken.
+inline void refresh_quick(ThreadState* t) {
+  uint64_t eighth = (t->mask >> 3) + 1;
+  uint64_t until = (t->head & ~(eighth - 1)) + eighth;
+  if (t->limit < until) until = t->limit;
+  if (t->ease_from < until) until = t->ease_from;
+  t->quick_until = until;
 }
 
 // The cache lines for the next record were last used by the writer's core. Prefetched before the traced call, they
 // are here when it returns.
-inline void expect_record() {
+inline __attribute__((always_inline)) void expect_record() {
 #if defined(__x86_64__)
   if (const ThreadState* t = tls_thread) {
     const uint8_t* at = t->data + (t->head & t->mask);
@@ -200,12 +225,12 @@ inline bool pop_frame(Stack* s, const void* key, uint32_t must_flags, Frame* out
 // Marks the thread as writing to its ring, so that finalize() in another thread waits for it.
 class Writing {
  public:
-  explicit Writing(ThreadState* t) : t_(t) {
+  __attribute__((always_inline)) explicit Writing(ThreadState* t) : t_(t) {
     t->busy.store(1, std::memory_order_relaxed);
     std::atomic_signal_fence(std::memory_order_seq_cst);
     live_ = t->generation == g_generation.load(std::memory_order_relaxed);
   }
-  ~Writing() { t_->busy.store(0, std::memory_order_release); }
+  __attribute__((always_inline)) ~Writing() { t_->busy.store(0, std::memory_order_release); }
   bool live() const { return DFT_LIKELY(live_); }
 
  private:
@@ -252,7 +277,7 @@ inline void copy_text(char* to, std::string_view text) {
   }
 }
 
-// What nearly every span is: short, in a session that goes on, with room in the ring. False, and nothing has happened,
+// The common case: a short span, the session is recording and the ring has room. Returns false, and has done nothing,
 // if anything is otherwise.
 inline __attribute__((always_inline)) bool write_short_span(ThreadState* t, uint32_t name, const Frame& f, uint64_t end,
                                                             std::string_view args, std::string_view more) {

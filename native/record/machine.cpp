@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint64_t kUnlimited = uint64_t(1) << 60;  // cgroup v1 writes a number near 2^63
 constexpr uint64_t kSector = 512;
-constexpr size_t kMostThreads = 512;  // read one by one
+constexpr size_t kMaxThreads = 512;  // read one by one
 
 // The whole of a small file, empty if it cannot be read.
 std::string read_text(const std::string& path, size_t most = 64 << 10) {
@@ -193,7 +193,7 @@ uint64_t Machine::waited_by_all_threads() {
   if (!dir) return 0;
   std::map<int64_t, uint64_t> now;
   while (dirent* entry = readdir(dir)) {
-    if (entry->d_name[0] == '.' || now.size() >= kMostThreads) continue;
+    if (entry->d_name[0] == '.' || now.size() >= kMaxThreads) continue;
     auto scheduled = read_schedule(tasks + "/" + entry->d_name + "/schedstat");
     if (!scheduled) continue;
     int64_t tid = atoll(entry->d_name);

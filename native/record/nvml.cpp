@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kSuccess = 0;
 constexpr unsigned kSmClock = 1, kGpuTemperature = 0;
-constexpr unsigned kMostDevices = 64;
+constexpr unsigned kMaxDevices = 64;
 
 struct Utilization {
   unsigned gpu, memory;
@@ -55,12 +55,19 @@ int look_for_driver(dl_phdr_info* info, size_t, void* data) {
   return search->driver;
 }
 
+std::mutex g_driver_mutex;
+
 }  // namespace
+
+std::mutex& driver_mutex() { return g_driver_mutex; }
 
 bool Nvml::driver_loaded() {
   if (driver_) return true;
   Search search{libraries_, 0, false};
-  dl_iterate_phdr(look_for_driver, &search);
+  {
+    std::lock_guard lock(g_driver_mutex);
+    dl_iterate_phdr(look_for_driver, &search);
+  }
   libraries_ = search.now;
   driver_ = search.driver;
   return driver_;
@@ -86,9 +93,9 @@ bool Nvml::load() {
   resolve(library, &n.temperature, "nvmlDeviceGetTemperature");
   unsigned count = 0;
   if (!n.init || !n.count || !n.device || n.init() != kSuccess || n.count(&count) != kSuccess) return false;
-  for (unsigned i = 0; i < count && i < kMostDevices; ++i) {
+  for (unsigned i = 0; i < count && i < kMaxDevices; ++i) {
     Device d{nullptr, 0, 0};
-    if (n.device(i, &d.handle) != kSuccess) d.handle = nullptr;  // not ours to look at; the numbers stay
+    if (n.device(i, &d.handle) != kSuccess) d.handle = nullptr;  // not accessible; the numbering stays
     unsigned value = 0;
     if (d.handle && n.max_clock && n.max_clock(d.handle, kSmClock, &value) == kSuccess) d.max_sm_mhz = value;
     if (d.handle && n.power_limit && n.power_limit(d.handle, &value) == kSuccess) d.power_limit_mw = value;

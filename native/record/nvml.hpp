@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <vector>
 
 #include "record/machine.hpp"
@@ -27,5 +28,9 @@ class Nvml {
   uint64_t libraries_ = 0;  // loaded when last asked
   std::vector<Device> devices_;
 };
+
+// Held while the loader is asked for its libraries: a fork meanwhile would leave the loader's own lock held in the
+// child. Not while one is loaded, once in a process: a constructor of the program may fork with the loader's lock held.
+std::mutex& driver_mutex();
 
 }  // namespace dft

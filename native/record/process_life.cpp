@@ -24,7 +24,9 @@ ssize_t read_small_file(const char* path, char* text, size_t room) {
 
 uint64_t process_start_time(uint32_t pid) {
   char path[64], text[1024];
-  snprintf(path, sizeof path, "/proc/%u/stat", pid);
+  // The first thread's, which began with the process: in /proc/PID/stat qemu-user shows a process another time than
+  // others.
+  snprintf(path, sizeof path, "/proc/%u/task/%u/stat", pid, pid);
   if (read_small_file(path, text, sizeof text) <= 0) return 0;
   char* p = strrchr(text, ')');  // the command name may contain anything, the last ')' ends it
   if (!p || p[1] != ' ' || p[2] == 'Z' || p[2] == 'X') return 0;
@@ -41,7 +43,7 @@ uint64_t own_pid_namespace() {
 uint64_t own_boot() {
   char text[64];
   ssize_t n = read_small_file("/proc/sys/kernel/random/boot_id", text, sizeof text);
-  // FNV-1a: 64 bits of a random identity are identity enough.
+  // FNV-1a: 64 bits of a random id are enough.
   uint64_t hash = 0xcbf29ce484222325;
   for (ssize_t i = 0; i < n; ++i) hash = (hash ^ uint8_t(text[i])) * 0x100000001b3;
   return n > 0 ? hash : 0;

@@ -1,5 +1,5 @@
-// What the whole process is in the middle of besides its steps, and when the last of it ended: for the hang watch,
-// which looks at this without the program's help.
+// What the process is doing besides its steps, and when the last of that ended: read by the hang watch, which needs no
+// help from the program.
 #pragma once
 
 #include <atomic>
@@ -9,14 +9,14 @@
 
 namespace dft {
 
-// A barrier is where ranks wait for one that does something else on purpose.
+// At a barrier, ranks may be waiting on purpose for one that does something else.
 enum class Busy : uint8_t { kCollective, kBarrier, kCheckpoint, kCompile, kGroup, kCount };
 
 struct Progress {
-  std::atomic<int64_t> since[int(Busy::kCount)]{};  // ns of the trace's clock, 0: not in it
+  std::atomic<int64_t> since[int(Busy::kCount)]{};  // ns of the trace's clock, 0: not doing it
   std::atomic<int64_t> moved{0};                    // when one of them last ended
-  std::atomic<int64_t> longest{0};                  // between two of them, since somebody set this to 0
-  // Of a program that is annotated by hand nothing else tells: what its records say, from the writer's thread.
+  std::atomic<int64_t> longest{0};                  // between two of them, since this was last set to 0
+  // The only progress that a program annotated by hand shows: its records, as the writer's thread sees them.
   std::atomic<bool> by_records{false};
   std::atomic<int64_t> steps{0}, step{-1};  // how many have ended, and the number of the last
 };
@@ -24,7 +24,7 @@ extern DFT_API Progress g_progress;
 
 inline void busy_begins(Busy what, int64_t t) { g_progress.since[int(what)].store(t, std::memory_order_release); }
 
-// Something that the program does again and again has ended.
+// The program has made progress.
 inline void program_moved(int64_t t) {
   int64_t before = g_progress.moved.load(std::memory_order_relaxed);
   if (before && t - before > g_progress.longest.load(std::memory_order_relaxed))

@@ -53,7 +53,7 @@ struct Strings {
   uint32_t second_size;
 };
 
-// A traced call. Which values it has is known by its number (intercept/io_calls.hpp).
+// A traced call. Which values it has is known by its number (format/io_calls.hpp).
 struct IoPayload {
   uint64_t file;  // hash of the path as in the text, 0 without one
   int64_t ret;

@@ -33,7 +33,7 @@ uint64_t measure_event_cost() {
     uint64_t took = monotonic_ns() - before;
     if (took < best) best = took;
   }
-  free(t.root.frames);
+  free_stack(&t.root);
   free(t.data);
   return best * 100 / kEvents;
 }

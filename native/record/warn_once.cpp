@@ -8,23 +8,23 @@
 namespace dft {
 namespace {
 
-struct Said {
+struct Warned {
   std::mutex mutex;
   std::set<std::string> texts;
 };
 // Leaked: threads may still record while static destructors run.
-Said* const g_said = new Said;
+Warned* const g_warned = new Warned;
 
 }  // namespace
 
-std::mutex& warnings_mutex() { return g_said->mutex; }
+std::mutex& warnings_mutex() { return g_warned->mutex; }
 
 void warn_once(const std::string& text) {
-  std::lock_guard lock(g_said->mutex);
+  std::lock_guard lock(g_warned->mutex);
   try {
-    if (!g_said->texts.insert(text).second) return;
+    if (!g_warned->texts.insert(text).second) return;
   } catch (const std::bad_alloc&) {
-    return;  // without memory for it, it could not be said only once
+    return;  // without memory to remember it, it would be repeated
   }
   // Without a copy: this may be about memory.
   iovec line[] = {{const_cast<char*>("dftracer: "), 10},

@@ -89,9 +89,10 @@ Rest take_rest(const DeadRing& ring) {
     add_facts(rest.text, &rest.facts);
   }
   ClockMap clock;
-  clock.start(h.first_anchor, h.first_anchor.mono_ns + h.epoch_offset);
+  clock.start(h.first_anchor, h.first_anchor.mono_ns + h.epoch_offset, h.cpu_ticks);
   clock.add(h.last_anchor);
-  if (ring.same_boot()) clock.add(take_anchor());  // same counter: now is as good an anchor as any
+  // The same counter: now is as good an anchor as any.
+  if (ring.same_boot() && bool(h.cpu_ticks) == g_cpu_ticks) clock.add(take_anchor());
   auto names = ring.names();
   LineFormatter lines = formatter_of(ring, names);
   rest.next_id = h.next_id.load();
@@ -109,7 +110,7 @@ Rest take_rest(const DeadRing& ring) {
     rest.facts.count(line.ts);
     ++rest.records;
   });
-  rest.last_ts = rest.facts.last_ts ? rest.facts.last_ts : clock.to_epoch_ns(h.last_anchor.ticks) / 1000;
+  rest.last_ts = rest.facts.last_ts ? rest.facts.last_ts : clock.to_epoch_us(h.last_anchor.ticks);
   return rest;
 }
 

@@ -41,22 +41,33 @@ struct LeaseTable {
 };
 static_assert(sizeof(LeaseTable) <= kTableSize);
 
-// Shared by the processes of this user on this host. Mapped once: children of a fork use the same.
+// Shared by the processes of this user on this host; null where there is no place for it.
+LeaseTable* map_lease_table() {
+  std::string directory = own_ring_directory(true);
+  if (directory.empty()) return nullptr;
+  std::string path = directory + "/leases";
+  int fd = open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (fd < 0) return nullptr;
+  struct stat st;
+  // Its memory is reserved: a full file system must not end the program when it is written to.
+  bool usable = fstat(fd, &st) == 0 && is_private_file(st) && posix_fallocate(fd, 0, kTableSize) == 0;
+  void* at = usable ? mmap(nullptr, kTableSize, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+  close(fd);
+  return at == MAP_FAILED ? nullptr : static_cast<LeaseTable*>(at);
+}
+
+// Mapped once: children of a fork use the same. Not a local static that is made on first use: a fork meanwhile would
+// leave the child one that is being made forever.
 LeaseTable* lease_table() {
-  static LeaseTable* const table = []() -> LeaseTable* {
-    std::string directory = own_ring_directory(true);
-    if (directory.empty()) return nullptr;
-    std::string path = directory + "/leases";
-    int fd = open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0) return nullptr;
-    struct stat st;
-    // Its memory is reserved: a full file system must not end the program when it is written to.
-    bool usable = fstat(fd, &st) == 0 && is_private_file(st) && posix_fallocate(fd, 0, kTableSize) == 0;
-    void* at = usable ? mmap(nullptr, kTableSize, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
-    close(fd);
-    return at == MAP_FAILED ? nullptr : static_cast<LeaseTable*>(at);
-  }();
-  return table;
+  static std::atomic<LeaseTable*> table{nullptr};
+  static std::atomic<bool> tried{false};
+  if (!tried.load()) {
+    LeaseTable* made = map_lease_table();
+    LeaseTable* none = nullptr;
+    if (made && !table.compare_exchange_strong(none, made)) munmap(made, kTableSize);
+    tried.store(true);
+  }
+  return table.load();
 }
 
 // One process at a time; a process that was killed meanwhile does not hold up the others for long.

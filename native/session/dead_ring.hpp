@@ -25,7 +25,7 @@ class DeadRing {
   enum class Opened { kYes, kGone, kNotOurs, kNotARing, kOtherVersion, kUnfinished };
   enum class To { kComplete, kLook };  // for peeking, it is opened read-only
   Opened open(const std::string& path, To purpose = To::kComplete);
-  // The head of the file once more, as it is now; false if it is no longer what it was.
+  // Reads the head of the file again; false if it is no longer what it was.
   bool read_header();
 
   enum class Life { kDead, kAlive, kUnknown };

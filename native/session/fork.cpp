@@ -12,6 +12,7 @@
 
 #include "intercept/patcher.hpp"
 #include "record/names.hpp"
+#include "record/nvml.hpp"
 #include "record/sanitizer.hpp"
 #include "session/session_state.hpp"
 #include "session/writer_thread.hpp"
@@ -24,9 +25,9 @@ namespace {
 // that moment; if the program has other threads, we must not allocate in its child. And a child
 // that starts a thread, such as our writer, is ended by ThreadSanitizer.
 const bool g_careful = any_sanitizer();
-bool g_writer_rests = false;
+bool g_writer_paused = false;
 bool g_child_records = true;
-bool g_not_counted = false;                     // our thread has left, so that nobody counts it
+bool g_not_counted = false;                     // our thread has ended, so that nothing counts it
 constexpr uint64_t kUntilCounted = 20'000'000;  // ns, on a busy machine
 
 bool other_threads() {
@@ -47,14 +48,14 @@ bool other_threads() {
   return threads > 1 + int(writing) + int(writing && s->gpus.running());
 }
 
-// Takes the state's mutex, and if needed the writer's rest with it. The writer takes the first while it holds the
-// second, so neither is waited for while the other is held.
-void lock_state(bool rest_writer) {
+// Locks the state's mutex, and if needed also the writer's. The writer takes the first while it holds the second, so
+// neither is waited for while the other is held.
+void lock_state(bool pause_writer) {
   constexpr int kTries = 50'000;
-  for (int i = 0; rest_writer && i < kTries; ++i) {
+  for (int i = 0; pause_writer && i < kTries; ++i) {
     state().mutex.lock();
-    g_writer_rests = state().writer_at_work.try_lock();
-    if (g_writer_rests) return;
+    g_writer_paused = state().writer_at_work.try_lock();
+    if (g_writer_paused) return;
     state().mutex.unlock();
     usleep(100);
   }
@@ -62,13 +63,13 @@ void lock_state(bool rest_writer) {
 }
 
 void unlock_state() {
-  if (g_writer_rests) state().writer_at_work.unlock();
-  g_writer_rests = false;
+  if (g_writer_paused) state().writer_at_work.unlock();
+  g_writer_paused = false;
   state().mutex.unlock();
 }
 
 // CPython warns of fork() in a program with threads since 3.12, and counts those of the operating system. Where ours is
-// the only one besides the program's, there is none at that moment.
+// the only one besides the program's, it ends for that moment.
 bool python_counts_threads() {
   static const bool counts = [] {
     auto* version = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "Py_GetVersion"));
@@ -85,13 +86,14 @@ void before_fork() {
   bool hopeless = g_careful && other_threads();
   lock_state(g_careful && !hopeless);
   if (g_careful) {
-    g_child_records = g_writer_rests;
+    g_child_records = g_writer_paused;
     if (!g_child_records && session_armed())
       warn_once(
           "children of a program with threads and a sanitizer are not recorded: its allocator may be locked there");
   }
   names_mutex().lock();
   warnings_mutex().lock();
+  driver_mutex().lock();
   lock_patcher();
 }
 
@@ -99,6 +101,7 @@ void in_parent() {
   // A large process takes its time to fork, and only then Python counts.
   if (g_not_counted && state().session) delay_writer(state().session, kUntilCounted);
   unlock_patcher();
+  driver_mutex().unlock();
   warnings_mutex().unlock();
   names_mutex().unlock();
   unlock_state();
@@ -107,14 +110,15 @@ void in_parent() {
 void in_child() {
   // These were locked by the thread that continues here, so they can be unlocked.
   unlock_patcher();
+  driver_mutex().unlock();
   warnings_mutex().unlock();
   names_mutex().unlock();
   // The parent's writer, which may hold this one, does not exist here.
-  if (g_writer_rests)
+  if (g_writer_paused)
     state().writer_at_work.unlock();
   else
     new (&state().writer_at_work) std::mutex;
-  g_writer_rests = false;
+  g_writer_paused = false;
   g_generation.store(0);
   if (g_child_records)
     rearm_in_child();

@@ -15,7 +15,7 @@ namespace dft {
 
 class GpuThread {
  public:
-  // By a thread of the program, when the writer has said that there is something to ask.
+  // By a thread of the program, when the writer has announced that there is something to ask.
   void start();
   bool running() const { return running_.load(std::memory_order_acquire); }
   void want() { wanted_.store(true, std::memory_order_release); }

@@ -53,7 +53,7 @@ inline void wait_until_gone(pid_t tid) {
 // `tid`: where the thread says its number in the kernel, if it has to be gone there as well.
 inline bool join_within(pthread_t thread, uint64_t ms, const std::atomic<pid_t>* tid = nullptr) {
   timespec deadline;
-  syscall(SYS_clock_gettime, CLOCK_REALTIME, &deadline);  // the kernel's, whatever the program is told
+  syscall(SYS_clock_gettime, CLOCK_REALTIME, &deadline);  // the kernel's, even if the program's clock is faked
   uint64_t ns = uint64_t(deadline.tv_nsec) + ms % 1000 * 1000000;
   deadline.tv_sec += time_t(ms / 1000 + ns / 1000000000);
   deadline.tv_nsec = long(ns % 1000000000);
@@ -62,10 +62,10 @@ inline bool join_within(pthread_t thread, uint64_t ms, const std::atomic<pid_t>*
   return true;
 }
 
-// A thread that leaves when asked to, and comes back: whoever counts threads does not count it meanwhile.
-class RestingThread {
+// A thread that ends while paused, so that nothing that counts threads counts it, and is then started again.
+class PausableThread {
  public:
-  // Once in each process.
+  // Only the first call in each process counts.
   void start(void* (*run)(void*), size_t stack = 0) {
     pid_t me = getpid();
     if (of_.exchange(me) == me) return;
@@ -74,47 +74,42 @@ class RestingThread {
     begin();
   }
 
-  // Of the thread itself. False: it is to return at once.
+  // Called by the thread itself; false: return at once.
   bool sleep(int64_t ns) {
     tid_.store(int(syscall(SYS_gettid)), std::memory_order_relaxed);
-    timespec pause{time_t(ns / 1'000'000'000), long(ns % 1'000'000'000)};
-    futex(&leaves_, FUTEX_WAIT, 0, &pause);
-    if (!leaves_.load(std::memory_order_acquire)) return true;
-    runs_.store(false, std::memory_order_release);
-    return false;
+    timespec timeout{time_t(ns / 1'000'000'000), long(ns % 1'000'000'000)};
+    futex(&state_, FUTEX_WAIT, kRuns, &timeout);
+    uint32_t asked = kAsked;  // nobody gave up waiting for this thread meanwhile
+    return !state_.compare_exchange_strong(asked, kLeft);
   }
 
-  // If it is in the middle of something, it stays.
-  void leave() {
-    if (of_.load() != getpid() || !runs_.load()) return;
-    leaves_.store(1, std::memory_order_release);
-    futex_wake(&leaves_, 1);
+  // Gives up if the thread is in the middle of something.
+  void pause() {
+    uint32_t runs = kRuns;
+    if (of_.load() != getpid() || !state_.compare_exchange_strong(runs, kAsked)) return;
+    futex_wake(&state_, 1);
     constexpr int kTries = 1000;
     timespec moment{0, 20'000};
-    for (int i = 0; i < kTries && runs_.load(std::memory_order_acquire); ++i) nanosleep(&moment, nullptr);
-    if (!runs_.load(std::memory_order_acquire)) wait_until_gone(tid_.load());
+    for (int i = 0; i < kTries && state_.load() == kAsked; ++i) nanosleep(&moment, nullptr);
+    if (state_.load() == kLeft) wait_until_gone(tid_.load());
   }
 
-  void come_back() {
-    if (of_.load() != getpid()) return;
-    leaves_.store(0, std::memory_order_release);
-    if (!runs_.load(std::memory_order_acquire)) begin();
+  void resume() {
+    if (of_.load() == getpid() && state_.exchange(kRuns) == kLeft) begin();
   }
 
  private:
+  enum : uint32_t { kRuns, kAsked, kLeft };
+
   void begin() {
-    leaves_.store(0, std::memory_order_relaxed);
-    runs_.store(true, std::memory_order_release);
-    if (start_quiet_thread(run_, nullptr, Joined::kNever, nullptr, stack_) == 0) return;
-    runs_.store(false);
-    of_.store(0);
+    state_.store(kRuns);
+    if (start_quiet_thread(run_, nullptr, Joined::kNever, nullptr, stack_) != 0) of_.store(0);
   }
 
   void* (*run_)(void*) = nullptr;
   size_t stack_ = 0;
   std::atomic<pid_t> of_{0}, tid_{0};  // the process that has it; its number in the kernel
-  std::atomic<uint32_t> leaves_{0};
-  std::atomic<bool> runs_{false};
+  std::atomic<uint32_t> state_{kRuns};
 };
 
 }  // namespace dft

@@ -20,8 +20,8 @@ namespace dft {
 namespace {
 
 constexpr size_t kLongestId = 64, kLongestJob = 40;
-constexpr size_t kMostNames = 64;
-constexpr int kMostRuns = 1000;
+constexpr size_t kMaxNames = 64;
+constexpr int kMaxRuns = 1000;
 
 std::string variable(const char* name) {
   const char* v = getenv(name);
@@ -168,7 +168,7 @@ std::string run_of_job(const std::string& job, const std::string& stem, Run run)
   int n = 1;
   for (const char* suffix : {".pfw.gz", ".pfw"})
     n = std::max(n, number_in_job(look_at(replaced(stem, job) + suffix), job));
-  for (; n < kMostRuns; ++n) {
+  for (; n < kMaxRuns; ++n) {
     run.id = nth(job, n);
     if (!has_been(replaced(stem, run.id), run)) break;
   }
@@ -230,7 +230,7 @@ std::string given_names_with(const std::string& run, const std::string& path) {
   std::erase(names, own);
   names.push_back(own);
   std::string out;
-  for (size_t i = names.size() > kMostNames ? names.size() - kMostNames : 0; i < names.size(); ++i)
+  for (size_t i = names.size() > kMaxNames ? names.size() - kMaxNames : 0; i < names.size(); ++i)
     out += (out.empty() ? "" : ",") + names[i];
   return out;
 }

@@ -64,14 +64,22 @@ Paths paths_for(const std::string& stem, bool given, const Session& s) {
   return {wanted ? with_suffix(stem, s.settings.compress) : own, own};
 }
 
-// The C library knows the status that the program leaves with; a handler of atexit() is not told.
+// The C library knows the exit status; handlers of atexit() do not get it.
 void finish_at_exit(int status, void*) {
   note_exit_status(status);
   exit_begins();
   finish_session();
 }
 
-void answer_intercepted_calls() {
+// What the folders to the left ask of a session. Filled in when the library is loaded, before there are threads.
+const bool g_calls_filled_in = [] {
+  g_recording_calls = {
+      .attach_thread = attach_to_session,
+      .make_room = make_room_in_ring,
+      .take_large_payload = wait_for_large_payload,
+      .wake_writer = wake_writer_thread,
+      .count_dropped = count_dropped,
+  };
   g_session_calls = {
       .in_process = in_session_process,
       .recording = session_recording,
@@ -87,7 +95,8 @@ void answer_intercepted_calls() {
           },
       .ease_off = ease_off,
   };
-}
+  return true;
+}();
 
 }  // namespace
 
@@ -95,7 +104,7 @@ State& state() { return *g_state; }
 
 void exit_begins() {
   static std::atomic<bool> once{false};
-  // A sanitizer is no library that is torn down, and must go on seeing our calls.
+  // A sanitizer is not torn down like other libraries, and must keep seeing our calls.
   if (any_sanitizer() || !in_session_process() || once.exchange(true)) return;
   constexpr int kTries = 1000;
   Session* s = state().session;
@@ -107,9 +116,6 @@ void exit_begins() {
 }
 
 void set_context_cleanup(void (*cleanup)(void*)) { state().free_contexts = cleanup; }
-
-void configure(Settings settings) { state().settings = std::move(settings); }
-const Settings& settings() { return state().settings; }
 
 void note_exit_status(int status) { state().exit_status.store(status & 0xff); }
 
@@ -132,7 +138,7 @@ bool in_session_process() {
 
 // A session that waits for its first record.
 Session* new_session(const std::string& host, const std::string& role, const Run& run) {
-  auto* s = new Session(state().settings);
+  auto* s = new Session(settings());
   s->pid = getpid();
   s->host = host;
   s->host_hash = short_hash(host);
@@ -172,7 +178,7 @@ bool start_session(const std::string& path, const char* role) try {
   watch_thread_ends();
   char host[256] = "unknown";
   gethostname(host, sizeof host - 1);
-  std::string stem = trace_stem(path.empty() ? g.settings.prefix : path);
+  std::string stem = trace_stem(path.empty() ? settings().prefix : path);
   Session* s = new_session(host, role, own_run(stem));
   Paths paths = paths_for(stem, !path.empty(), *s);
   s->requested_path = paths.requested;
@@ -181,13 +187,12 @@ bool start_session(const std::string& path, const char* role) try {
   static bool once = [] {
     on_exit(finish_at_exit, nullptr);
     install_fork_handlers();
-    answer_intercepted_calls();
     install_exit_hooks();
     return true;
   }();
   (void)once;
-  if (g.settings.bind_signals) install_signal_hooks();
-  start_interception(g.settings);
+  if (settings().bind_signals) install_signal_hooks();
+  start_interception(settings());
   return true;
 } catch (const std::bad_alloc&) {
   warn_once("not enough memory to begin; not everything is recorded");

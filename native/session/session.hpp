@@ -31,7 +31,7 @@ DFT_API bool session_armed();
 bool session_recording();
 // False in the child of a vfork, which runs in our memory.
 bool in_session_process();
-// What the process leaves with, for the trace's last record.
+// The exit status, for the trace's last record.
 void note_exit_status(int status);
 DFT_API std::string session_path();
 // The id of the run this process belongs to; empty as long as it is not known.
@@ -48,7 +48,7 @@ DFT_API bool session_facts(SessionFacts* out);
 DFT_API bool open_events(int64_t tid, Stack* out);
 // The latest step, and the sums of all; nothing before the first.
 DFT_API std::optional<RowSums> session_rows();
-// Gives the armed session another file; renames the one in use if it has begun.
+// Sets the file of the armed session; renames the one in use if it has begun.
 DFT_API void rename_session(const std::string& path);
 DFT_API uint64_t now_epoch_ns();
 DFT_API uint64_t ticks_to_us(uint64_t ticks);

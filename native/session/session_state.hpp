@@ -68,7 +68,7 @@ struct Session {
   } shown;
   std::mutex shown_mutex;
 
-  std::vector<RingSlot*> slots;  // the writer makes sure there is room for more: see attach_thread()
+  std::vector<RingSlot*> slots;  // the writer makes sure there is room for more: see new_slot()
   ThreadState* threads = nullptr;
   int released = 0;  // rings whose threads have ended since the last flush on their account
   std::atomic<bool> recording{false};
@@ -83,7 +83,7 @@ struct Session {
   pthread_t thread{};
   std::atomic<pid_t> thread_id{0};
   std::atomic<bool> thread_running{false};
-  bool thread_leaving = false;  // told to, and not seen to have done so
+  bool thread_leaving = false;  // asked to leave, and not yet gone
   bool had_thread = false;
   bool begun_for_io = false;
   std::atomic<uint64_t> thread_due_ns{0};
@@ -99,7 +99,6 @@ struct Session {
 
 struct State {
   QuietMutex mutex;
-  Settings settings;
   std::atomic<Session*> session{nullptr};
   std::atomic<pid_t> session_pid{0};
   std::string last_path;
@@ -107,7 +106,7 @@ struct State {
   // Held by the writer's thread while it works, let go while it sleeps.
   std::mutex writer_at_work;
   void (*free_contexts)(void*) = nullptr;
-  std::atomic<int> exit_status{-1};  // -1: the process has not said with what it leaves
+  std::atomic<int> exit_status{-1};  // -1: not known yet
 };
 
 State& state();
@@ -117,6 +116,10 @@ void install_fork_handlers();
 // exec is about to replace this image: write everything to the file, close it, and undo that if exec fails.
 void before_exec();
 void after_failed_exec();
+// full_ring.cpp. What engine.hpp calls make_room(), take_large_payload() and count_lost().
+bool make_room_in_ring(ThreadState* t, uint32_t size);
+char* wait_for_large_payload(ThreadState* t, size_t size);
+void count_dropped(Drop why);
 // The ring is nearly full: a short pause now rather than a long one or a lost event later.
 void ease_off(ThreadState* t);
 // In the child of a fork: its own session, which writes nothing until it records something.

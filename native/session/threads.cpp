@@ -1,5 +1,4 @@
 #include "session/threads.hpp"
-#include "record/progress.hpp"
 
 #include <linux/membarrier.h>
 #include <pthread.h>
@@ -12,16 +11,10 @@
 #include <mutex>
 #include <new>
 
-#include "record/progress.hpp"
 #include "session/begin.hpp"
 #include "session/pages.hpp"
 
 namespace dft {
-
-std::atomic<uint32_t> g_generation{0};
-std::atomic<uint32_t> g_doze{0};
-Progress g_progress;
-__thread ThreadState* tls_thread = nullptr;
 
 namespace {
 
@@ -30,11 +23,6 @@ constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, missing in older hea
 
 pthread_key_t g_thread_key;
 pthread_once_t g_thread_key_once = PTHREAD_ONCE_INIT;
-
-void free_stack(Stack* s) {
-  free(s->frames);
-  s->frames = nullptr;
-}
 
 void on_thread_exit(void* p) {
   auto* t = static_cast<ThreadState*>(p);
@@ -160,7 +148,7 @@ bool wait_for_producers(Session* s) {
   return all;
 }
 
-ThreadState* attach_thread(bool for_io) {
+ThreadState* attach_to_session(bool for_io) {
   if (g_generation.load(std::memory_order_relaxed) == 0) return nullptr;
   State& g = state();
   std::lock_guard lock(g.mutex);
@@ -209,30 +197,6 @@ bool move_to_private_ring(Session* s, ThreadState* t) {
     if (before->map.header == t->ring) before->state.store(RingSlot::kRetired);
   use_ring(t, slot->map.header, slot->map);
   return true;
-}
-
-uint64_t take_ids(ThreadState* t) {
-  uint64_t first = t->next_id->fetch_add(kIdsAtOnce, std::memory_order_relaxed);
-  // In this order a signal handler in between takes one by one.
-  t->id_end = 0;
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  t->id_at = first + 1;
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  t->id_end = first + kIdsAtOnce;
-  return first;
-}
-
-void grow_stack(Stack* s) {
-  uint32_t capacity = s->capacity ? s->capacity * 2 : 32;
-  auto* frames = static_cast<Frame*>(realloc(s->frames, capacity * sizeof(Frame)));
-  if (!frames && s->capacity) {
-    // No memory: the innermost open event gives way to the new one.
-    --s->size;
-    count_lost(Drop::kMemory);
-    return;
-  }
-  s->frames = frames;
-  s->capacity = capacity;
 }
 
 }  // namespace dft

@@ -5,6 +5,8 @@
 
 namespace dft {
 
+// Makes a ring for the calling thread, and begins the recording if it is the first; null if nothing can be recorded.
+ThreadState* attach_to_session(bool for_io);
 // Rings of ended threads whose events are on disk are free for others.
 void recycle_released(Session* s);
 // Memory for rings that are being filled for the first time, ahead of their threads.

@@ -8,6 +8,7 @@
 #include <ctime>
 #include <new>
 
+#include "format/stage.hpp"
 #include "intercept/intercept.hpp"
 #include "intercept/io_record.hpp"
 #include "intercept/patcher.hpp"
@@ -16,6 +17,7 @@
 #include "session/futex.hpp"
 #include "session/quiet_thread.hpp"
 #include "session/threads.hpp"
+#include "write/line.hpp"
 
 namespace dft {
 namespace {
@@ -318,6 +320,11 @@ bool start_writer_thread(Session* s) {
   // shell rearranges its low descriptors, and briefly occupy one of them.
   if (s->begun_for_io && !can_have_own_descriptors()) s->writer.ensure_open();
   s->rings.reserve_rest();
+  // What the writer would make on first use is made before there is one: a fork while it makes them would leave the
+  // child waiting forever for a thread that it does not have.
+  make_line_tables();
+  stage_rules(false);
+  can_have_own_descriptors();
   constexpr size_t kStack = 512 * 1024;
   int rc = start_quiet_thread(writer_main, s, Joined::kLater, &s->thread, kStack);
   if (rc != 0) {
@@ -383,7 +390,7 @@ void stop_writer(Session* s) {
   }
 }
 
-void wake_writer() {
+void wake_writer_thread() {
   Session* s = state().session;
   if (!s || !s->recording.load(std::memory_order_relaxed)) return;
   if (!s->thread_running.load(std::memory_order_acquire)) {

@@ -12,6 +12,8 @@ inline constexpr uint64_t kAloneNs = 100'000'000;
 
 // Call with the state's mutex held. False if there can be no thread: records then wait in their rings for the end.
 bool start_writer_thread(Session* s);
+// Wakes it, or starts it if it is due.
+void wake_writer_thread();
 // Whether there is anything that someone would look for: not the few look-ups that every command makes.
 bool is_worth_a_trace(Session* s, const std::vector<RingSlot*>& slots);
 // Ends the thread; the next record after `for_ns` starts another. Not with the state's mutex held.

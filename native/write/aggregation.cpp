@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
+#include <climits>
 #include <cstdio>
 #include <optional>
 #include <tuple>
@@ -33,9 +34,11 @@ bool like(std::string_view text, std::string_view pattern) {
   return like(text.substr(1), pattern.substr(1));
 }
 
+constexpr const char* kFields = "cat, name, ts, dur, rank, app";
+
 class RuleParser {
  public:
-  explicit RuleParser(std::string_view text) : left_(text) { next(); }
+  RuleParser(std::string_view text, const RuleProcess& process) : process_(process), left_(text) { next(); }
 
   Rule whole(std::string* error) {
     Rule rule = either();
@@ -108,46 +111,64 @@ class RuleParser {
 
   Rule comparison() {
     std::string field = token_;
-    if (field != "cat" && field != "name" && field != "ts" && field != "dur") {
-      fail(field.empty() ? "a field is missing" : "'" + field + "' is none of cat, name, ts, dur");
+    if (field.starts_with("tags.")) {
+      fail("'" + field + "': rules cannot use the arguments of events, only " + kFields);
       return {};
     }
+    // A process's own facts are the same for all its events, so such a comparison is made once.
+    if (field == "rank")
+      return once(number_comparison([rank = double(process_.rank)](const RuleFacts&) { return rank; }));
+    if (field == "app")
+      return once(text_comparison(field, [app = process_.app](const RuleFacts&) { return std::string_view(app); }));
+    if (field == "ts") return number_comparison([](const RuleFacts& e) { return double(e.ts_us); });
+    if (field == "dur") return number_comparison([](const RuleFacts& e) { return double(e.dur_us); });
+    if (field == "cat") return text_comparison(field, [](const RuleFacts& e) { return e.category; });
+    if (field == "name") return text_comparison(field, [](const RuleFacts& e) { return e.name; });
+    fail(field.empty() ? "a field is missing" : "'" + field + "' is none of " + kFields);
+    return {};
+  }
+
+  static Rule once(const Rule& rule) {
+    return [answer = rule && rule({})](const RuleFacts&) { return answer; };
+  }
+
+  template <class Of>
+  Rule text_comparison(const std::string& field, Of of) {
     next();
-    bool number = field == "ts" || field == "dur";
     std::string op = token_;
-    if (!number && word("LIKE")) {
-      std::string pattern = value();
-      return [field, pattern](const RuleFacts& e) { return like(text_of(e, field), pattern); };
-    }
-    if (word("IN")) {
-      std::vector<std::string> listed = list();
-      return [field, listed, number](const RuleFacts& e) {
-        return std::any_of(listed.begin(), listed.end(), [&](const std::string& v) {
-          return number ? number_of(e, field) == to_number(v) : same_text(text_of(e, field), v);
-        });
+    if (word("LIKE")) return [of, pattern = value()](const RuleFacts& e) { return like(of(e), pattern); };
+    if (word("IN"))
+      return [of, listed = list()](const RuleFacts& e) {
+        return std::any_of(listed.begin(), listed.end(), [&](const std::string& v) { return same_text(of(e), v); });
       };
-    }
     next();
     std::string right = value();
-    bool equality = op == "==" || op == "!=";
-    if (!equality && op != "<" && op != ">" && op != "<=" && op != ">=") {
-      fail("'" + op + "' is no comparison");
-      return {};
-    }
-    if (!number && !equality) {
+    if (!is_comparison(op)) return {};
+    if (op != "==" && op != "!=") {
       fail(field + " is text: it can only be compared with == and !=, LIKE and IN");
       return {};
     }
-    if (!number)
-      return
-          [field, right, same = op == "=="](const RuleFacts& e) { return same_text(text_of(e, field), right) == same; };
+    return [of, right, same = op == "=="](const RuleFacts& e) { return same_text(of(e), right) == same; };
+  }
+
+  template <class Of>
+  Rule number_comparison(Of of) {
+    next();
+    std::string op = token_;
+    if (word("IN"))
+      return [of, listed = list()](const RuleFacts& e) {
+        return std::any_of(listed.begin(), listed.end(), [&](const std::string& v) { return of(e) == to_number(v); });
+      };
+    next();
+    std::string right = value();
+    if (!is_comparison(op)) return {};
     std::optional<double> limit = to_number(right);
     if (!limit) {
       fail("'" + right + "' is not a number");
       return {};
     }
-    return [field, op, limit = *limit](const RuleFacts& e) {
-      double v = number_of(e, field);
+    return [of, op, limit = *limit](const RuleFacts& e) {
+      double v = of(e);
       if (op == "==") return v == limit;
       if (op == "!=") return v != limit;
       if (op == "<") return v < limit;
@@ -176,12 +197,13 @@ class RuleParser {
     return out;
   }
 
-  static std::string_view text_of(const RuleFacts& e, const std::string& field) {
-    return field == "cat" ? e.category : e.name;
+  bool is_comparison(const std::string& op) {
+    for (const char* known : {"==", "!=", "<", ">", "<=", ">="})
+      if (op == known) return true;
+    fail("'" + op + "' is no comparison");
+    return false;
   }
-  static double number_of(const RuleFacts& e, const std::string& field) {
-    return double(field == "ts" ? e.ts_us : e.dur_us);
-  }
+
   static std::optional<double> to_number(const std::string& text) {
     // By hand: the C++ library's way needs libm, and C's the program's locale.
     std::string_view left = text;
@@ -212,6 +234,7 @@ class RuleParser {
     return negative ? -v : v;
   }
 
+  const RuleProcess& process_;
   std::string_view left_;
   std::string token_, error_;
   bool quoted_ = false;
@@ -250,11 +273,25 @@ std::optional<std::string> whole_file(const std::string& path) {
   return out;
 }
 
+RuleProcess this_process(const Settings& settings) {
+  RuleProcess out;
+  for (const auto& [key, value] : settings.facts)
+    if (key == "rank") std::from_chars(value.data(), value.data() + value.size(), out.rank);
+  char path[PATH_MAX];
+  ssize_t n = readlink("/proc/self/exe", path, sizeof path);
+  if (n <= 0) return out;
+  std::string_view executable(path, size_t(n));
+  out.app = executable.substr(executable.rfind('/') + 1);
+  return out;
+}
+
 }  // namespace
 
-Rule parse_rule(std::string_view text, std::string* error) { return RuleParser(text).whole(error); }
+Rule parse_rule(std::string_view text, const RuleProcess& process, std::string* error) {
+  return RuleParser(text, process).whole(error);
+}
 
-std::string RuleFile::read(std::string_view text) {
+std::string RuleFile::read(std::string_view text, const RuleProcess& process) {
   std::vector<Rule>* into = nullptr;
   for (int number = 1; !text.empty(); ++number) {
     size_t end = std::min(text.find('\n'), text.size());
@@ -278,7 +315,7 @@ std::string RuleFile::read(std::string_view text) {
         rule.find(rule[0], 1) == rule.size() - 1)
       rule = rule.substr(1, rule.size() - 2);
     std::string error;
-    Rule parsed = parse_rule(rule, &error);
+    Rule parsed = parse_rule(rule, process, &error);
     if (!parsed) return where + error;
     into->push_back(std::move(parsed));
   }
@@ -298,8 +335,10 @@ void Aggregation::setup(const Settings& settings) {
   interval_us_ = std::max<uint64_t>(settings.interval_ms, 1) * 1000;
   if (!enabled_ || !selective_) return;
   rules_ = {};
-  std::optional<std::string> text = whole_file(settings.aggregation_file);
-  std::string wrong = text ? rules_.read(*text) : "it cannot be read";
+  // DFTracer's rule where a file is missing.
+  std::optional<std::string> text =
+      settings.aggregation_file.empty() ? "inclusion:\n- dur < 100" : whole_file(settings.aggregation_file);
+  std::string wrong = text ? rules_.read(*text, this_process(settings)) : "it cannot be read";
   if (wrong.empty() && rules_.inclusion.empty()) wrong = "it includes nothing";
   if (wrong.empty()) return;
   enabled_ = false;
@@ -308,7 +347,9 @@ void Aggregation::setup(const Settings& settings) {
 
 Aggregation::Sum& Aggregation::of(uint32_t name, uint64_t file, uint64_t ts_us) {
   Key key{ts_us / interval_us_, file, name};
-  if (sums_.size() >= kMostFiles && !sums_.contains(key)) key.file = 0;
+  if (auto known = sums_.find(key); known != sums_.end()) return known->second;
+  if (with_file_ >= kMaxWithFile) key.file = 0;
+  with_file_ += key.file != 0;
   return sums_[key];
 }
 

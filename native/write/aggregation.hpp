@@ -17,25 +17,31 @@ namespace dft {
 // An event as rules see it.
 struct RuleFacts {
   std::string_view category, name;
-  int64_t ts_us, dur_us;
+  int64_t ts_us = 0, dur_us = 0;
+};
+
+// The process as rules see it.
+struct RuleProcess {
+  int64_t rank = -1;  // -1: no launcher has set one
+  std::string app;    // the file name of the executable
 };
 
 using Rule = std::function<bool(const RuleFacts&)>;
 
 // `cat == 'POSIX' AND (name LIKE 'read%' OR dur < 100)`; empty, with what is wrong in `error`, if it cannot be read.
-Rule parse_rule(std::string_view text, std::string* error);
+Rule parse_rule(std::string_view text, const RuleProcess& process, std::string* error);
 
 // What SELECTIVE sums up: events that one of `inclusion` matches and none of `exclusion`.
 struct RuleFile {
   std::vector<Rule> inclusion, exclusion;
   // Two lists of texts under these names, as in YAML; the reason if it is anything else.
-  std::string read(std::string_view text);
+  std::string read(std::string_view text, const RuleProcess& process);
   bool matches(const RuleFacts& event) const;
 };
 
 class Aggregation {
  public:
-  static constexpr size_t kMostFiles = 1024;  // with sums of their own until these are written; others share one
+  static constexpr size_t kMaxWithFile = 1024;  // new sums in a period; further files share one
 
   struct Key {
     uint64_t interval, file;
@@ -54,6 +60,8 @@ class Aggregation {
   uint64_t interval_us() const { return interval_us_; }
   bool matches(const RuleFacts& event) const { return rules_.matches(event); }
 
+  // Forgets how many sums there have been: called every DFTRACER_FLUSH_MS.
+  void begin_period() { with_file_ = 0; }
   // The sums of a call's name, file and interval; a file beyond the most shares one with others like it.
   Sum& of(uint32_t name, uint64_t file, uint64_t ts_us);
   static void add(Sum& sum, uint64_t us, int64_t bytes, bool failed);
@@ -72,6 +80,7 @@ class Aggregation {
   };
   bool enabled_ = false, selective_ = false;
   uint64_t interval_us_ = 1000000;
+  size_t with_file_ = 0;  // made in this period, written or not
   RuleFile rules_;
   std::unordered_map<Key, Sum, Hash> sums_;
 };

@@ -68,7 +68,7 @@ const char* BlackBox::see(const StepRow& row) {
   learns_ |= learns;
   int64_t step = row.step >= 0 ? row.step : steps_;  // a program need not number them
   ++steps_;
-  bool again = step < last_step_;  // one that counts anew in each epoch may never come to the first one
+  bool again = step < last_step_;  // one that starts again at 0 in each epoch may never reach the first one
   last_step_ = step;
   if (pending_ && (step + 1 >= trigger_.first || again)) {
     pending_ = !again && step < trigger_.first + trigger_.steps;

@@ -1,5 +1,5 @@
-// A trace of bounded size: detail goes round, and what surrounds a trouble is kept. Here it is decided what a trouble
-// is.
+// A trace of bounded size: detail is overwritten in a ring of files, except around anomalies. This decides what an
+// anomaly is.
 #pragma once
 
 #include <array>

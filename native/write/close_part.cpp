@@ -91,7 +91,7 @@ void Writer::remove_oldest_parts() {
   while (settings_.rotate_keep && earlier_files_.size() >= settings_.rotate_keep) remove_part(0);
 }
 
-// Makes room for the next part. Parts with a trouble stay longer, but never take more than half of the room: the
+// Makes room for the next part. Parts with an anomaly stay longer, but never take more than half of the room: the
 // newest detail is what a sudden end will be explained by.
 void Writer::go_round() {
   uint64_t all = 0, kept = 0;
@@ -124,12 +124,12 @@ void Writer::keep_detail(const char* reason, const StepRow* row) {
   append_arg(args, "reason", reason);
   if (row) append_arg(args, "step", black_box_.last_step());
   if (row && row->epoch >= 0) append_arg(args, "epoch", row->epoch);
-  uint64_t ts = clock_.to_epoch_ns(take_anchor().ticks) / 1000;
+  uint64_t ts = clock_.to_epoch_us(take_anchor().ticks);
   FileHeader* h = rings_.header();
   add_line(lines_.event_line(h->next_id.fetch_add(1), int64_t(h->pid), "kept", ts, args), ts);
 }
 
-void Writer::watch_for_trouble(const std::vector<StepRow>& rows) {
+void Writer::watch_for_anomaly(const std::vector<StepRow>& rows) {
   if (!settings_.black_box || !file_.is_open()) return;
   for (const StepRow& row : rows)
     if (const char* reason = black_box_.see(row)) keep_detail(reason, &row);
@@ -140,7 +140,7 @@ void Writer::watch_for_trouble(const std::vector<StepRow>& rows) {
 void Writer::finish(const std::vector<RingSlot*>& slots, uint64_t own_cpu_ns) {
   slots_ = slots;
   complete_ = pump(slots, true);
-  rows_.finish(int64_t(clock_.to_epoch_ns(take_anchor().ticks) / 1000));
+  rows_.finish(int64_t(clock_.to_epoch_us(take_anchor().ticks)));
   write_rows();
   // The limit may have been reached in the middle of that: the rest is dropped, counted and reported.
   auto left = [](RingSlot* s) { return s->map.header->head.load(std::memory_order_acquire) != s->read; };

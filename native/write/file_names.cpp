@@ -6,7 +6,7 @@ namespace dft {
 namespace {
 
 // Beyond this many files, a name may appear twice in a trace rather than cost memory.
-constexpr size_t kMost = 1 << 20;
+constexpr size_t kMax = 1 << 20;
 
 // The hash of an FH record, 0 for any other.
 uint64_t named_file(const Record& r, std::string_view* path) {
@@ -29,7 +29,7 @@ void FileNames::new_part() {
 }
 
 void FileNames::grow() {
-  if (used_ >= kMost) {
+  if (used_ >= kMax) {
     new_part();
     return;
   }

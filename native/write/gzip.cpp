@@ -58,13 +58,13 @@ Gzip::~Gzip() {
 
 const char* Gzip::backend() { return "gzip"; }
 
-std::string_view Gzip::member(std::string_view text, const MemberFacts& facts, const LikeLines* told, uint64_t base) {
+std::string_view Gzip::member(std::string_view text, const MemberFacts& facts, const LikeLines* hints, uint64_t base) {
   // Lines of events shrink 10 to 60 times; if not, there are long strings, which zlib handles better.
   constexpr size_t kUnlikeEvents = 6, kWorthASearch = 4096, kKeptMemory = 4 << 20;
   auto& out = impl_->out;
   if (out.capacity() > kKeptMemory) std::vector<uint8_t>().swap(out);  // after a giant string
   out.resize(kMemberHeaderSize);
-  impl_->lines.compress(text, out, told, base);
+  impl_->lines.compress(text, out, hints, base);
   size_t body = out.size() - kMemberHeaderSize;
   if (text.size() > kWorthASearch && body * kUnlikeEvents > text.size() && impl_->search(text) &&
       impl_->searched.size() < body) {

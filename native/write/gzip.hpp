@@ -20,8 +20,8 @@ class Gzip {
   Gzip(const Gzip&) = delete;
   Gzip& operator=(const Gzip&) = delete;
   // The whole member; the view is valid until the next call.
-  // `told`: what is known of some of the lines; their places count from `base` before the text.
-  std::string_view member(std::string_view text, const MemberFacts& facts, const LikeLines* told = nullptr,
+  // `hints`: what is known about some of the lines; their positions count from `base` before the text.
+  std::string_view member(std::string_view text, const MemberFacts& facts, const LikeLines* hints = nullptr,
                           uint64_t base = 0);
   static const char* backend();
 

@@ -39,12 +39,11 @@ inline const LineFormatter::Prefix& LineFormatter::prefix(uint32_t name) {
 
 const LineFormatter::Prefix& LineFormatter::make_prefix(uint32_t name) {
   if (name >= prefixes_.size()) prefixes_.resize(name + 1);
-  Prefix& p = prefixes_[name];
-  if (p.text.empty()) {
-    auto [text, cat] = lookup_(name);
-    envelope::append_names(p.text, text, cat, pid_);
-  }
-  return p;
+  auto [text, cat] = lookup_(name);
+  std::string names;  // in place once it is whole: it may run out of memory
+  envelope::append_names(names, text, cat, pid_);
+  prefixes_[name].text = std::move(names);
+  return prefixes_[name];
 }
 
 size_t LineFormatter::bound(const Record& r) {
@@ -73,38 +72,30 @@ char* LineFormatter::put_time(char* p, uint64_t us) {
   return p + 6;
 }
 
-char* LineFormatter::write_times(char* p, uint64_t start_ns, uint64_t end_ns, Line* line) {
-  // Both ends are truncated to us, and the duration is their difference: a child never extends beyond its parent.
-  uint64_t start = start_ns / 1000;
-  uint64_t end = end_ns / 1000;
+// Both ends are truncated to us, and the duration is their difference: a child never extends beyond its parent.
+EventTimes times_of(const Record& r, const ClockMap& clock) {
+  bool absolute = r.flags & kAbsoluteTime;
+  uint64_t start = absolute ? r.start / 1000 : clock.to_epoch_us(r.start);
+  uint64_t end = absolute ? r.end / 1000 : clock.to_epoch_us(r.end);
+  return {start, end > start ? end - start : 0};
+}
+
+char* LineFormatter::write_times(char* p, const Record& r, const ClockMap& clock, Line* line) {
+  EventTimes times = times_of(r, clock);
   p = put(p, envelope::kTs);
-  p = put_time(p, start);
+  p = put_time(p, times.ts);
   p = put(p, envelope::kDuration);
-  line->dur = end > start ? end - start : 0;
-  p = put_uint(p, line->dur);
-  line->ts = start;
-  line->event = true;
+  p = put_uint(p, times.dur);
+  *line = {times.ts, times.dur, true};
   return p;
 }
 
-namespace {
-
-// Both ends are truncated to us, and the duration is their difference: a child never extends beyond its parent.
-void set_times(const Record& r, const ClockMap& clock, LineFormatter::Line* line) {
-  uint64_t start = clock.to_epoch_ns(r.start) / 1000, end = clock.to_epoch_ns(r.end) / 1000;
-  line->ts = start;
-  line->dur = end > start ? end - start : 0;
-  line->event = true;
-}
-
-}  // namespace
-
-char* LineFormatter::write(const Record& r, int64_t tid, const ClockMap& clock, char* out, Line* line, LikeLines* told,
+char* LineFormatter::write(const Record& r, int64_t tid, const ClockMap& clock, char* out, Line* line, LikeLines* hints,
                            uint64_t begin) {
   if (r.kind == Kind::kIo) {
-    if (told)
-      if (char* end = write_alike(r, tid, clock, out, line, told, begin)) return end;
-    return write_first(r, disable_tids_ ? pid_ : tid, clock, out, line);
+    if (hints)
+      if (char* end = write_alike(r, tid, clock, out, line, *hints, begin)) return end;
+    return write_first(r, disable_tids_ ? pid_ : tid, clock, out, line, uint32_t(begin), hints ? text_number_ : 0);
   }
   if (disable_tids_) tid = pid_;
   std::string_view payload = payload_of(r);
@@ -113,9 +104,7 @@ char* LineFormatter::write(const Record& r, int64_t tid, const ClockMap& clock, 
   p = put_uint(p, r.id);
   p = put(p, prefix(r.name).text);
   p = put_int(p, tid);
-  bool absolute = r.flags & kAbsoluteTime;
-  p = write_times(p, absolute ? r.start : clock.to_epoch_ns(r.start), absolute ? r.end : clock.to_epoch_ns(r.end),
-                  line);
+  p = write_times(p, r, clock, line);
   if (!inc_metadata_) return put(p, envelope::kEventWithoutArgs);
   p = put(p, args_head_);
   p = put_int(p, r.parent);
@@ -173,18 +162,7 @@ const CallKeys* call_keys() {
 
 }  // namespace
 
-// Most calls differ from the thread's last one of the same name in a few digits only.
-char* LineFormatter::write_alike(const Record& r, int64_t tid, const ClockMap& clock, char* out, Line* line,
-                                 LikeLines* told, uint64_t begin) {
-  if (r.kind != Kind::kIo) return nullptr;
-  if (disable_tids_) tid = pid_;
-  IoPayload io;
-  memcpy(&io, r.payload(), sizeof io);
-  Shape* shape = shape_of(r, tid, io);
-  if (!shape) return nullptr;
-  set_times(r, clock, line);
-  return write_like(*shape, r, io, out, *line, told, begin);
-}
+void make_line_tables() { call_keys(); }
 
 namespace {
 
@@ -213,7 +191,7 @@ uint64_t kind_of_call(const IoPayload& io) {
 
 inline bool LineFormatter::Shape::is_of(const Record& r, int64_t its_tid, const IoPayload& io) const {
   return name == name_word(r) && tid == its_tid && head == head_of(r) && call == kind_of_call(io) &&
-         has_file == (io.file != 0) && size;
+         has_file == (io.file != 0);
 }
 
 // Two for each hash: with one, two calls of a loop would take it from each other in every round, in one run of five.
@@ -235,7 +213,7 @@ LineFormatter::Shape* LineFormatter::new_shape(const Record& r, int64_t tid) {
   if (!shapes_) return nullptr;
   Shape* pair = shapes_of(r, tid);
   bool second_is_older = pair[0].text_number != pair[1].text_number ? pair[1].text_number < pair[0].text_number
-                                                                    : pair[1].last < pair[0].last;
+                                                                    : pair[1].begin < pair[0].begin;
   return pair + second_is_older;
 }
 
@@ -249,6 +227,7 @@ constexpr uint32_t kPowers[] = {0, 10, 100, 1000, 10000, 100000, 1000000, 100000
 void LineFormatter::Number::set(uint64_t v, unsigned its_place, unsigned its_digits, bool counts) {
   value = v;
   at = uint16_t(its_place);
+  last_at = uint16_t(its_place + its_digits - 4);  // if there are four
   digits = uint8_t(its_digits);
   if (int64_t(v) < 0 || digits == 0) {
     values = 0;
@@ -265,10 +244,12 @@ void LineFormatter::Number::set(uint64_t v, unsigned its_place, unsigned its_dig
 }
 
 // Writes the line piece by piece, and keeps it as the one that later lines are like.
-char* LineFormatter::write_first(const Record& r, int64_t tid, const ClockMap& clock, char* out, Line* line) {
+char* LineFormatter::write_first(const Record& r, int64_t tid, const ClockMap& clock, char* out, Line* line,
+                                 uint32_t begin, uint64_t text_number) {
   IoPayload io;
   memcpy(&io, r.payload(), sizeof io);
-  set_times(r, clock, line);
+  EventTimes times = times_of(r, clock);
+  *line = {times.ts, times.dur, true};
   Shape* shape = new_shape(r, tid);
   Shape none;
   Shape& s = shape ? *shape : none;
@@ -315,16 +296,20 @@ char* LineFormatter::write_first(const Record& r, int64_t tid, const ClockMap& c
   }
   constexpr size_t kLongestNumber = 20;
   size_t size = size_t(p - out);
-  bool fits = size + Shape::kFields * kLongestNumber <= kMostAlike;
-  s.size = numbers_only && fits ? uint16_t(size) : 0;
-  if (!s.size) return p;
-  s.head = head_of(r);
+  bool fits = size + Shape::kFields * kLongestNumber <= kMaxAlike;
+  s.head = numbers_only && fits ? head_of(r) : 0;
+  if (!s.head) return p;
+  s.size = uint16_t(size);
   s.name = name_word(r);
   s.tid = tid;
   s.call = kind_of_call(io);
   s.has_file = io.file != 0;
-  s.last = out;
-  s.text_number = text_number_;
+  for (s.values = 0; s.values < 4 && s.numbers[Shape::kValues + s.values].at; ++s.values) {
+  }
+  for (Shape::Field field : {Shape::kId, Shape::kTs})
+    if (s.numbers[field].values) memcpy(&s.numbers[field].last_four, out + s.numbers[field].last_at, 4);
+  s.begin = begin;
+  s.text_number = text_number;
   memcpy(s.text, out, size);
   return p;
 }
@@ -345,9 +330,13 @@ inline uint32_t four_digits(uint32_t low) {
 
 }  // namespace
 
-// The last `size` of four digits. Whether it is one or two decides no branch: that is not to be foreseen.
-inline void LineFormatter::Telling::add_digits(uint32_t from, unsigned size, uint32_t low, bool changed) {
-  uint32_t high = low / 100, one = kByteLiteral + '0' + low % 10, two = kPairLiteral + low % 100;
+// The last `size` of four digits, which `low` is. Whether it is one or two decides no branch: that is not to be
+// foreseen.
+inline __attribute__((always_inline)) void LineFormatter::LineHints::add_digits(uint32_t from, unsigned size,
+                                                                                uint32_t low, uint32_t digits,
+                                                                                bool changed) {
+  uint32_t high = low / 100;
+  uint32_t one = kByteLiteral + (kLittle ? digits >> 24 : digits & 0xff), two = kPairLiteral + low - 100 * high;
   uint32_t last = one + ((two - one) & (0 - uint32_t(size > 1)));
   uint32_t first = 0;
   if (size > 2) [[unlikely]]
@@ -355,8 +344,8 @@ inline void LineFormatter::Telling::add_digits(uint32_t from, unsigned size, uin
   add(from, size, size, first, last, changed);
 }
 
-__attribute__((noinline)) LineFormatter::Telling LineFormatter::Shape::change_all_digits(Field field, uint64_t v,
-                                                                                         char* out, Telling told) {
+__attribute__((noinline)) LineFormatter::LineHints LineFormatter::Shape::change_all_digits(Field field, uint64_t v,
+                                                                                           char* out, LineHints hints) {
   unsigned place = numbers[field].at, n = numbers[field].digits;
   char* p = text + place;
   char now[24];
@@ -365,52 +354,53 @@ __attribute__((noinline)) LineFormatter::Telling LineFormatter::Shape::change_al
   while (same < m && same < n && now[same] == p[same]) ++same;
   if (m != n) {
     memmove(p + m, p + n, size - place - n);
-    for (unsigned later = field + 1u; later < kFields; ++later)
-      if (numbers[later].at) numbers[later].at = uint16_t(numbers[later].at + m - n);
+    for (unsigned later = field + 1u; later < kFields; ++later) numbers[later].move(m - n);
     size = uint16_t(size + m - n);
     memcpy(out + place + m, p + m, size - place - m);
   }
   numbers[field].set(v, place, m, counts(field));
   memcpy(p, now, m);
   memcpy(out + place, now, m);
-  told.add(begin + place + same, m - same, n - same);
-  return told;
+  if (counts(field) && numbers[field].values) memcpy(&numbers[field].last_four, text + numbers[field].last_at, 4);
+  hints.add(begin + place + same, m - same, n - same);
+  return hints;
 }
 
 // A number that counts up: nearly always its last four digits are all that change.
-inline __attribute__((always_inline)) LineFormatter::Telling LineFormatter::Shape::count(Field field, uint64_t v,
-                                                                                         char* out, Telling told) {
+inline __attribute__((always_inline)) LineFormatter::LineHints LineFormatter::Shape::count(Field field, uint64_t v,
+                                                                                           char* out, LineHints hints) {
   Number& number = numbers[field];
-  if (v - number.from >= number.values) [[unlikely]] {
-    return number.value == v ? told : change_all_digits(field, v, out, told);
+  uint64_t low = v - number.from;
+  if (low >= number.values) [[unlikely]] {
+    // Without such values it is always here that it changes.
+    return !number.values && number.value == v ? hints : change_all_digits(field, v, out, hints);
   }
-  number.value = v;
-  auto low = uint32_t(v - number.from);
-  unsigned at = number.at + number.digits - 4u;
-  uint32_t old, now = four_digits(low);
-  memcpy(&old, text + at, 4);
+  unsigned at = number.last_at;
+  uint32_t now = four_digits(uint32_t(low));
+  uint32_t changed = number.last_four ^ now;
+  number.last_four = now;
   memcpy(text + at, &now, 4);
   memcpy(out + at, &now, 4);
-  uint32_t changed = old ^ now;
   auto same = unsigned(kLittle ? std::countr_zero(changed | 1u << 31) : std::countl_zero(changed | 1)) / 8;
-  told.add_digits(begin + at + same, 4 - same, low, changed);
-  return told;
+  hints.add_digits(begin + at + same, 4 - same, uint32_t(low), now, changed);
+  return hints;
 }
 
-inline LineFormatter::Telling LineFormatter::Shape::change(Field field, uint64_t v, char* out, Telling told) {
-  return numbers[field].value == v ? told : change_digits(field, v, out, told);
+inline LineFormatter::LineHints LineFormatter::Shape::change(Field field, uint64_t v, char* out, LineHints hints) {
+  return numbers[field].value == v ? hints : change_digits(field, v, out, hints);
 }
 
 // As many digits as before, and of many only the last eight change.
-__attribute__((noinline)) LineFormatter::Telling LineFormatter::Shape::change_digits(Field field, uint64_t v, char* out,
-                                                                                     Telling told) {
+__attribute__((noinline)) LineFormatter::LineHints LineFormatter::Shape::change_digits(Field field, uint64_t v,
+                                                                                       char* out, LineHints hints) {
   Number& number = numbers[field];
   unsigned at = number.at, n = number.digits;
-  if (!kLittle || v - number.from >= number.values) return change_all_digits(field, v, out, told);
+  if (!kLittle || v - number.from >= number.values) return change_all_digits(field, v, out, hints);
   number.value = v;
   auto low = uint32_t(n > 8 ? v - number.from : v);
   at = at + n - 8;  // there is that much before it: the line begins with its id
-  uint64_t old, now = uint64_t(four_digits(low % kFourDigits)) << 32 | four_digits(low / kFourDigits);
+  uint32_t last = four_digits(low % kFourDigits);
+  uint64_t old, now = uint64_t(last) << 32 | four_digits(low / kFourDigits);
   memcpy(&old, text + at, 8);
   if (n < 8) {
     uint64_t before = (uint64_t(1) << (8 * (8 - n))) - 1;
@@ -420,64 +410,134 @@ __attribute__((noinline)) LineFormatter::Telling LineFormatter::Shape::change_di
   memcpy(out + at, &now, 8);
   auto same = unsigned(std::countr_zero(old ^ now)) / 8;
   if (same >= 4)
-    told.add_digits(begin + at + same, 8 - same, low % kFourDigits);
+    hints.add_digits(begin + at + same, 8 - same, low % kFourDigits, last);
   else
-    told.add(begin + at + same, 8 - same, 8 - same);
-  return told;
+    hints.add(begin + at + same, 8 - same, 8 - same);
+  return hints;
 }
 
 // The copy first, the digits then into both: what was written a moment ago in small pieces would be slow to copy.
 inline __attribute__((always_inline)) char* LineFormatter::write_like(Shape& s, const Record& r, const IoPayload& io,
-                                                                      char* out, const Line& line, LikeLines* told,
-                                                                      uint64_t begin) {
-  ptrdiff_t distance = out - s.last;
-  bool near = s.text_number == text_number_ && distance > 0 && distance < ptrdiff_t(LikeLines::kFarthest);
-  auto back = near ? uint32_t(distance) : 0;
-  s.begin = uint32_t(begin);
-  Telling telling{told->begin_line(s.begin, back), back};
-  if (!telling.run) [[unlikely]]
+                                                                      char* out, uint64_t ts, uint64_t dur,
+                                                                      LikeLines& hints, LikeLines::Cursor& cursor,
+                                                                      uint32_t begin, uint64_t text_number) {
+  // The last line is in another text, or in one that was started again: then there are no hints about this one.
+  uint32_t back = begin - s.begin;
+  bool near = back - 1 < LikeLines::kFarthest - 1 && s.text_number == text_number;
+  LineHints line_hints{hints.begin_line(cursor, begin, back), back};
+  if (!line_hints.run) [[unlikely]]
     return nullptr;
+  s.begin = begin;
   memcpy(out, s.text, s.size);
-  telling = s.count(Shape::kId, r.id, out, telling);
-  telling = s.count(Shape::kTs, line.ts, out, telling);
-  Number& dur = s.numbers[Shape::kDur];
-  if (line.dur < 10 && dur.digits == 1) [[likely]] {
+  line_hints = s.count(Shape::kId, r.id, out, line_hints);
+  line_hints = s.count(Shape::kTs, ts, out, line_hints);
+  Number& number = s.numbers[Shape::kDur];
+  if (dur < 10 && number.digits == 1) [[likely]] {
     // Whether it is the same is not to be foreseen either.
-    bool changed = std::exchange(dur.value, line.dur) != line.dur;
-    s.text[dur.at] = out[dur.at] = char('0' + line.dur);
-    telling.add(s.begin + dur.at, 1, 1, 0, uint32_t(kByteLiteral + '0' + line.dur), changed);
+    bool changed = std::exchange(number.value, dur) != dur;
+    s.text[number.at] = out[number.at] = char('0' + dur);
+    line_hints.add(begin + number.at, 1, 1, 0, uint32_t(kByteLiteral + '0' + dur), changed);
   } else {
-    telling = s.change(Shape::kDur, line.dur, out, telling);
+    line_hints = s.change(Shape::kDur, dur, out, line_hints);
   }
   bool other_file = false;
   if (inc_metadata_) {
-    telling = s.change(Shape::kParent, uint64_t(r.parent), out, telling);
     other_file = s.numbers[Shape::kFile].value != io.file;
-    if (other_file) telling = s.change_file(io.file, out, telling);
-    for (uint32_t i = 0; i < io.values && i < 4; ++i) {
-      if (!s.numbers[Shape::kValues + i].at) break;
-      uint64_t value = load_word(r.payload() + sizeof io + i * sizeof value);
-      telling = s.change(Shape::Field(Shape::kValues + i), value, out, telling);
-    }
-    if (io.has_ret) telling = s.change(Shape::kRet, uint64_t(io.ret), out, telling);
+    if (other_file || s.numbers[Shape::kParent].value != uint64_t(r.parent)) [[unlikely]]
+      line_hints = s.change_place(r, io, out, line_hints);
+    const char* value = r.payload() + sizeof io;
+    for (Number *each = s.numbers + Shape::kValues, *end = each + s.values; each != end; ++each, value += 8)
+      if (uint64_t v = load_word(value); each->value != v)
+        line_hints = s.change_digits(Shape::Field(each - s.numbers), v, out, line_hints);
+    if (s.numbers[Shape::kRet].value != uint64_t(io.ret) && io.has_ret)
+      line_hints = s.change_digits(Shape::kRet, uint64_t(io.ret), out, line_hints);
   }
-  char* end = out + s.size;
-  s.last = out;
-  s.text_number = text_number_;
+  uint32_t size = s.size;
+  s.text_number = text_number;
   if (near) [[likely]]
-    told->end_line(s.begin, s.begin + s.size, back, uint32_t(telling.back), other_file, telling.run);
+    hints.end_line(cursor, begin, begin + size, back, uint32_t(line_hints.back), other_file, line_hints.run);
+  return out + size;
+}
+
+// Most calls differ from the thread's last one of the same name in a few digits only.
+char* LineFormatter::write_alike(const Record& r, int64_t tid, const ClockMap& clock, char* out, Line* line,
+                                 LikeLines& hints, uint64_t begin) {
+  if (disable_tids_) tid = pid_;
+  IoPayload io;
+  memcpy(&io, r.payload(), sizeof io);
+  Shape* shape = shape_of(r, tid, io);
+  if (!shape) return nullptr;
+  EventTimes times = times_of(r, clock);
+  *line = {times.ts, times.dur, true};
+  LikeLines::Cursor cursor = hints.cursor();
+  char* end = write_like(*shape, r, io, out, line->ts, line->dur, hints, cursor, uint32_t(begin), text_number_);
+  hints.set_cursor(cursor);
   return end;
 }
 
-LineFormatter::Telling LineFormatter::Shape::change_file(uint64_t hash, char* out, Telling told) {
+// The first of two steps, each of which has its hands full: which earlier lines they are like, and their times.
+unsigned LineFormatter::find_shapes(Calls& calls, const ClockMap& clock, WrittenCall* written, Shape** shapes) {
+  if (!shapes_) return 0;
+  const int64_t tid = disable_tids_ ? pid_ : calls.tid;
+  ClockMap::Stretch stretch{};
+  auto us = [&](uint64_t ticks) {
+    if (!stretch.has(ticks)) [[unlikely]]
+      stretch = clock.stretch_of(ticks);
+    return stretch.to_epoch_us(ticks);
+  };
+  unsigned n = 0;
+  for (uint64_t at = calls.read; n < kMaxCalls && at < calls.head; ++n) {
+    auto& r = *reinterpret_cast<Record*>(calls.data + (at & calls.mask));
+    // In the ring, where recovery finds it again: it compares ids with those in the file.
+    if (r.id == kNumberedLater) r.id = calls.next_id++;
+    if (r.kind != Kind::kIo) break;
+    Shape* shape = shape_of(r, tid, *reinterpret_cast<const IoPayload*>(r.payload()));
+    if (!shape) break;
+    uint64_t from = us(r.start), to = us(r.end);
+    written[n] = {&r, from, to > from ? to - from : 0};
+    shapes[n] = shape;
+    at += r.size;
+  }
+  return n;
+}
+
+unsigned LineFormatter::write_calls(Calls& calls, const ClockMap& clock, LikeLines& hints, WrittenCall* written) {
+  Shape* shapes[kMaxCalls];
+  const unsigned found = find_shapes(calls, clock, written, shapes);
+  // Here, and not where it came from: text that is written could be anything to the compiler.
+  const uint64_t text_number = text_number_;
+  LikeLines::Cursor cursor = hints.cursor();
+  char* const text = calls.text;
+  uint64_t used = calls.used, read = calls.read;
+  unsigned n = 0;
+  for (; n < found && used < calls.limit; ++n) {
+    const WrittenCall& call = written[n];
+    const Record& r = *call.record;
+    char* out = text + used;
+    char* end = write_like(*shapes[n], r, *reinterpret_cast<const IoPayload*>(r.payload()), out, call.ts, call.dur,
+                           hints, cursor, uint32_t(used), text_number);
+    if (!end) break;
+    used += uint64_t(end - out);
+    read += r.size;
+  }
+  hints.set_cursor(cursor);
+  calls.read = read;
+  calls.used = used;
+  return n;
+}
+
+LineFormatter::LineHints LineFormatter::Shape::change_place(const Record& r, const IoPayload& io, char* out,
+                                                            LineHints hints) {
+  hints = change(kParent, uint64_t(r.parent), out, hints);
   Number& file = numbers[kFile];
-  file.value = hash;
+  if (file.value == io.file) return hints;
+  file.value = io.file;
   char quoted[18];
-  put_hash(quoted, hash);
+  put_hash(quoted, io.file);
   memcpy(text + file.at, quoted + 1, 16);
   memcpy(out + file.at, quoted + 1, 16);
-  told.add(begin + file.at, 16, 16);
-  return told;
+  hints.add(begin + file.at, 16, 16);
+  return hints;
 }
 
 char* LineFormatter::write_strings(const Record& r, std::string_view payload, int64_t tid, const ClockMap& clock,
@@ -493,17 +553,15 @@ char* LineFormatter::write_strings(const Record& r, std::string_view payload, in
   std::string text;
   envelope::append_head(text, r.id, first, second, pid_, tid);
   char* p = put(out, text);
-  bool absolute = r.flags & kAbsoluteTime;
-  uint64_t start = absolute ? r.start : clock.to_epoch_ns(r.start);
   if (r.kind == Kind::kCounter) {
+    line->ts = times_of(r, clock).ts;
     p = put(p, envelope::kTs);
-    p = put_uint(p, start / 1000);
-    line->ts = start / 1000;
+    p = put_uint(p, line->ts);
     p = put(p, envelope::kCounterArgs);
     p = put(p, rest.empty() ? rest : rest.substr(1));
     return put(p, envelope::kEnd);
   }
-  p = write_times(p, start, absolute ? r.end : clock.to_epoch_ns(r.end), line);
+  p = write_times(p, r, clock, line);
   if (!inc_metadata_) return put(p, envelope::kEventWithoutArgs);
   p = put(p, args_head_);
   p = put_int(p, r.parent);

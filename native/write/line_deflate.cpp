@@ -11,10 +11,10 @@ constexpr uint32_t kWindow = 32768;
 constexpr uint32_t kMaxLength = 258;
 // A block is written when it has this many tokens: a long string must not take many times its size.
 constexpr size_t kBlockTokens = 1 << 17;
-// Their numbers have 16 bits; a line adds fewer than kMostLine.
+// Their numbers have 16 bits; a line adds fewer than kMaxLine.
 constexpr size_t kBlockMatches = 60000;
 constexpr uint32_t kPiece = 1 << 15;
-constexpr uint32_t kMostLine = 4096;  // a longer one is not compared with others
+constexpr uint32_t kMaxLine = 4096;  // a longer one is not compared with others
 // A shorter match costs more bits than its literals.
 constexpr uint32_t kMinWorthwhile = 5;
 
@@ -199,20 +199,22 @@ inline void LineDeflate::put_token(uint32_t literal, uint32_t match) {
   ++literal_tokens_[literal];
 }
 
-__attribute__((noinline)) uint32_t LineDeflate::new_match(uint32_t key, uint16_t& slot) {
-  slot = uint16_t(matches_.size());
+inline uint32_t LineDeflate::slot_of_match(uint32_t key) { return (key * 0x9e3779b1u) >> (32 - kMatchBits); }
+
+__attribute__((noinline)) uint32_t LineDeflate::new_match(uint32_t key) {
+  auto number = uint32_t(matches_.size());
+  match_slots_[slot_of_match(key)] = uint16_t(number);
   matches_.push_back({key, 1});
-  return slot;
+  return number;
 }
 
 inline uint32_t LineDeflate::known_match(uint32_t length, uint32_t distance) {
   uint32_t key = length << 16 | (distance - 1);
-  uint16_t& slot = match_slots_[(key * 0x9e3779b1u) >> (32 - kMatchBits)];
-  Match& last = matches_[slot];
-  if (last.key != key) [[unlikely]]
-    return new_match(key, slot);
-  ++last.count;
-  return slot;
+  uint32_t number = match_slots_[slot_of_match(key)];
+  if (matches_[number].key != key) [[unlikely]]
+    return new_match(key);
+  ++matches_[number].count;
+  return number;
 }
 
 inline void LineDeflate::put(const Pending& pending) {
@@ -226,7 +228,7 @@ inline void LineDeflate::put(const Pending& pending) {
 
 void LineDeflate::put_long_match(const Pending& pending) {
   uint32_t left = pending.length, literal = pending.literal;
-  make_room(left / kMaxLength + kMostLine);
+  make_room(left / kMaxLength + kMaxLine);
   while (left > kMaxLength) {
     // Leave a remainder that is itself a match.
     uint32_t piece = left - kMaxLength < 3 ? left - 3 : kMaxLength;
@@ -360,26 +362,51 @@ void LineDeflate::diff(const uint8_t* text, const Line& line, const Line& refere
   }
 }
 
-// The text from `begin` up to the last of the runs, which are told of all of it.
-void LineDeflate::put_told(const uint8_t* text, uint32_t begin, std::span<const LikeRun> runs) {
-  Pending pending = pending_;  // in registers: what is written here could be anything to the compiler
-  uint32_t at = begin;
+// The text from `begin` up to the last of the runs, which describe all of it.
+void LineDeflate::put_hinted(const uint8_t* text, uint32_t begin, std::span<const LikeRun> runs) {
+  // In registers: what is written here could be anything to the compiler.
+  uint32_t literal = pending_.literal, at = begin;
+  uint32_t* token = tokens_.data() + token_count_;
+  Match* matches = matches_.data();
+  bool open_match = pending_.length;  // what the first match continues, or ends
   for (const LikeRun& run : runs) {
     uint32_t length = run.from - at;
-    bool plain = !pending.length && length >= 3 && length <= kMaxLength;
-    if (plain) [[likely]] {
-      put_token(pending.literal, known_match(length, run.back));
-    } else {
-      match(pending, length, run.back);
-      put(pending);
-    }
-    if (run.first) put_token(run.first, 0);
-    pending = {run.last, 0, 0};
     at = run.from + run.size;
-    if (!run.last) [[unlikely]]
-      literals(pending, text + run.from, text + at);
+    if (length - 3 <= kMaxLength - 3 && !open_match) [[likely]] {
+      uint32_t key = length << 16 | (run.back - 1u);
+      uint32_t number = match_slots_[slot_of_match(key)];
+      if (matches[number].key != key) [[unlikely]] {
+        number = new_match(key);
+        matches = matches_.data();
+      } else {
+        ++matches[number].count;
+      }
+      *token++ = number << 16 | literal;
+      ++literal_tokens_[literal];
+    } else {
+      if (!open_match) pending_ = {literal, 0, 0};
+      open_match = false;
+      token_count_ = size_t(token - tokens_.data());
+      match(pending_, length, run.back);
+      put(pending_);
+      token = tokens_.data() + token_count_;
+      matches = matches_.data();
+    }
+    literal = run.last;
+    if (run.first) [[unlikely]] {
+      *token++ = run.first;
+      ++literal_tokens_[run.first];
+    }
+    if (!literal) [[unlikely]] {
+      token_count_ = size_t(token - tokens_.data());
+      pending_ = {};
+      literals(pending_, text + run.from, text + at);
+      literal = pending_.literal;
+      token = tokens_.data() + token_count_;
+    }
   }
-  pending_ = pending;
+  token_count_ = size_t(token - tokens_.data());
+  pending_ = {literal, 0, 0};
 }
 
 void LineDeflate::write_full_block(std::vector<uint8_t>& out) {
@@ -394,7 +421,7 @@ void LineDeflate::write_full_block(std::vector<uint8_t>& out) {
 // The lines between two places.
 void LineDeflate::compare(const uint8_t* text, uint32_t begin, uint32_t size, std::vector<uint8_t>& out) {
   while (begin < size) {
-    make_room(kMostLine);
+    make_room(kMaxLine);
     const void* newline = memchr(text + begin, '\n', size - begin);
     uint32_t end = newline ? uint32_t(static_cast<const uint8_t*>(newline) - text) + 1 : size;
     // The key is what follows the first number of the line: name and category.
@@ -405,9 +432,9 @@ void LineDeflate::compare(const uint8_t* text, uint32_t begin, uint32_t size, st
     for (int i = 0; i < 5 && p + 8 <= stop; ++i, p += 8) key = (std::rotl(key, 23) ^ load8(p)) * 0x9e3779b97f4a7c15u;
     Line line{begin, end, key};
     Line& slot = recent_[(key >> 48) % kRecent];
-    const Line& reference = slot.key == key && slot.end && begin - slot.begin < kWindow - kMostLine ? slot : last_;
-    bool usable = reference.end && begin - reference.begin < kWindow - kMostLine && end - begin < kMostLine &&
-                  reference.end - reference.begin < kMostLine;
+    const Line& reference = slot.key == key && slot.end && begin - slot.begin < kWindow - kMaxLine ? slot : last_;
+    bool usable = reference.end && begin - reference.begin < kWindow - kMaxLine && end - begin < kMaxLine &&
+                  reference.end - reference.begin < kMaxLine;
     if (usable) {
       diff(text, line, reference);
       write_full_block(out);
@@ -422,37 +449,37 @@ void LineDeflate::compare(const uint8_t* text, uint32_t begin, uint32_t size, st
   }
 }
 
-void LineDeflate::tokenize(std::string_view view, std::vector<uint8_t>& out, const LikeLines& told, uint64_t base) {
-  // The places in what was told count from there.
+void LineDeflate::tokenize(std::string_view view, std::vector<uint8_t>& out, const LikeLines& hints, uint64_t base) {
+  // The positions in `hints` count from there.
   const uint8_t* text = reinterpret_cast<const uint8_t*>(view.data()) - base;
   auto at = uint32_t(base), end = uint32_t(base + view.size());
-  // What was told of the first lines after that may refer to lines before.
-  uint32_t told_from = base ? at + LikeLines::kFarthest : 0;
-  std::span<const LikeRun> all = told.runs();
+  // Hints about the first lines after that may refer to lines before.
+  uint32_t hints_from = base ? at + LikeLines::kFarthest : 0;
+  std::span<const LikeRun> all = hints.runs();
   uint32_t first = 0;
-  for (const LikeLines::Piece& piece : told.pieces()) {
+  for (const LikeLines::Piece& piece : hints.pieces()) {
     std::span<const LikeRun> runs = all.subspan(first, piece.runs - first);
     first = piece.runs;
-    if (piece.end <= told_from || piece.end > end) continue;
+    if (piece.end <= hints_from || piece.end > end) continue;
     uint32_t begin = piece.begin;
-    if (begin < told_from) {
-      auto* newline = static_cast<const uint8_t*>(memchr(text + told_from, '\n', piece.end - told_from));
+    if (begin < hints_from) {
+      auto* newline = static_cast<const uint8_t*>(memchr(text + hints_from, '\n', piece.end - hints_from));
       begin = uint32_t(newline - text) + 1;
       if (begin >= piece.end) continue;
       auto inside = std::lower_bound(runs.begin(), runs.end(), begin,
                                      [](const LikeRun& run, uint32_t place) { return run.from < place; });
-      // One without a size only says where what lies before it is found.
+      // One without a size only says where the text before it is found.
       while (inside != runs.end() && inside->from == begin) ++inside;
       runs = runs.subspan(size_t(inside - runs.begin()));
     }
     compare(text, at, begin, out);
     at = begin;
     while (!runs.empty()) {
-      constexpr size_t kAtOnce = 128, kMostTokens = 32;  // of a run
+      constexpr size_t kAtOnce = 128, kMaxTokens = 32;  // of a run
       std::span<const LikeRun> some = runs.first(std::min(runs.size(), kAtOnce));
       runs = runs.subspan(some.size());
-      make_room(kAtOnce * kMostTokens + kMostLine);
-      put_told(text, at, some);
+      make_room(kAtOnce * kMaxTokens + kMaxLine);
+      put_hinted(text, at, some);
       at = some.back().from + some.back().size;
       write_full_block(out);
     }
@@ -649,8 +676,7 @@ void LineDeflate::write_block(std::vector<uint8_t>& out, bool last) {
   out.resize(whole);
 }
 
-void LineDeflate::compress(std::string_view text, std::vector<uint8_t>& out, const LikeLines* told, uint64_t base) {
-  static const LikeLines kNothing;
+void LineDeflate::compress(std::string_view text, std::vector<uint8_t>& out, const LikeLines* hints, uint64_t base) {
   begin_block();
   pending_ = {};
   bits_ = 0;
@@ -660,8 +686,8 @@ void LineDeflate::compress(std::string_view text, std::vector<uint8_t>& out, con
   memset(keys_, 0, sizeof keys_);
   memset(keys_and_values_, 0, sizeof keys_and_values_);
   memset(strings_, 0, sizeof strings_);
-  make_room(kMostLine);
-  tokenize(text, out, told ? *told : kNothing, told ? base : 0);
+  make_room(kMaxLine);
+  tokenize(text, out, hints ? *hints : nothing_, hints ? base : 0);
   write_block(out, true);
 }
 

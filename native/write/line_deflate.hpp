@@ -16,17 +16,17 @@ namespace dft {
 class LineDeflate {
  public:
   // Raw deflate of `text`, appended to `out`. Any bytes are fine; lines of JSON are small.
-  // `told`: what is known of some of its lines; their places count from `base` before the text.
-  void compress(std::string_view text, std::vector<uint8_t>& out, const LikeLines* told = nullptr, uint64_t base = 0);
+  // `hints`: what is known about some of its lines; their positions count from `base` before the text.
+  void compress(std::string_view text, std::vector<uint8_t>& out, const LikeLines* hints = nullptr, uint64_t base = 0);
 
  private:
   struct Line {
     uint32_t begin, end;
     uint64_t key;
   };
-  void tokenize(std::string_view text, std::vector<uint8_t>& out, const LikeLines& told, uint64_t base);
+  void tokenize(std::string_view text, std::vector<uint8_t>& out, const LikeLines& hints, uint64_t base);
   void compare(const uint8_t* text, uint32_t begin, uint32_t end, std::vector<uint8_t>& out);
-  void put_told(const uint8_t* text, uint32_t begin, std::span<const LikeRun> runs);
+  void put_hinted(const uint8_t* text, uint32_t begin, std::span<const LikeRun> runs);
   void write_full_block(std::vector<uint8_t>& out);
   void make_room(size_t tokens);
   void diff(const uint8_t* text, const Line& line, const Line& reference);
@@ -41,7 +41,8 @@ class LineDeflate {
   void put_long_match(const Pending& pending);
   void put_token(uint32_t literal, uint32_t match);
   uint32_t known_match(uint32_t length, uint32_t distance);
-  uint32_t new_match(uint32_t key, uint16_t& slot);
+  static uint32_t slot_of_match(uint32_t key);
+  uint32_t new_match(uint32_t key);
   void begin_block();
   void count_symbols();
   uint64_t token_bits(const uint8_t* literal_lengths, const uint8_t* distance_lengths) const;
@@ -65,6 +66,7 @@ class LineDeflate {
   uint32_t literal_count_[288], distance_count_[32];
   uint64_t bits_ = 0;  // of the last byte, which the next block continues
   unsigned bits_used_ = 0;
+  const LikeLines nothing_;
   static constexpr size_t kRecent = 256;
   Line recent_[kRecent], last_;
   static constexpr unsigned kSeenBits = 10;

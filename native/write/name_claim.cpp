@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kTries = 50;
 constexpr useconds_t kPause = 2000;
-constexpr int kMostOfOneRun = 1000;
+constexpr int kMaxOfOneRun = 1000;
 
 std::string suffix_of(const std::string& path) { return path.substr(without_suffix(path).size()); }
 
@@ -83,7 +83,7 @@ bool move_aside(const std::string& path, const ExistingTrace& seen) {
   if (!lock.is_held()) return lock.is_in_use();
   if (!look_at(path).is_same_file(seen)) return true;  // not the file that was judged: judge again
   std::string stem = without_suffix(path) + "-" + run_name(seen), suffix = suffix_of(path);
-  for (int n = 1; n < kMostOfOneRun; ++n) {
+  for (int n = 1; n < kMaxOfOneRun; ++n) {
     std::string target = stem;
     if (n > 1) target.append("-").append(std::to_string(n));
     target += suffix;

@@ -22,7 +22,7 @@ enum class Claim {
   kFailed,   // see errno
 };
 
-// Gives our file `from`, which names its run already, the name `to`. The finished trace of another run is moved
+// Renames our file `from`, which names its run already, to `to`. The finished trace of another run is moved
 // aside first, under its own run's name and with all its parts.
 Claim claim_name(const std::string& from, const std::string& to, const Claimant& claimant);
 

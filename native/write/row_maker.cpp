@@ -15,11 +15,11 @@
 namespace dft {
 namespace {
 
-constexpr size_t kMostEvents = 1 << 16;  // of a thread, waiting for the end of its step
-constexpr size_t kMostKept = 1 << 17;    // of all threads together: 4 MiB
-constexpr size_t kMostKinds = 4096;
-constexpr size_t kMostThreads = 256;
-constexpr size_t kMostMarks = 1 << 14;
+constexpr size_t kMaxEvents = 1 << 16;  // of a thread, waiting for the end of its step
+constexpr size_t kMaxKept = 1 << 17;    // of all threads together: 4 MiB
+constexpr size_t kMaxKinds = 4096;
+constexpr size_t kMaxThreads = 256;
+constexpr size_t kMaxMarks = 1 << 14;
 constexpr int64_t kGapUs = 1000;  // between steps: less is not worth a row
 
 constexpr size_t kListeners = 8;
@@ -170,7 +170,7 @@ EventKind RowMaker::kind_of(const Record& r, std::string_view payload) {
   key_ += char(s.first_size);
   auto at = by_text_.find(key_);
   if (at != by_text_.end()) return at->second;
-  if (by_text_.size() >= kMostKinds) by_text_.clear();
+  if (by_text_.size() >= kMaxKinds) by_text_.clear();
   EventKind kind = kind_of_event(both.substr(s.first_size), both.substr(0, s.first_size));
   by_text_.emplace(key_, kind);
   return kind;
@@ -180,7 +180,7 @@ RowMaker::Thread& RowMaker::thread(int64_t tid) {
   if (latest_ < threads_.size() && threads_[latest_].tid == tid) return threads_[latest_];
   for (latest_ = 0; latest_ < threads_.size(); ++latest_)
     if (threads_[latest_].tid == tid) return threads_[latest_];
-  if (threads_.size() >= kMostThreads) {  // of many short ones the first is the oldest
+  if (threads_.size() >= kMaxThreads) {  // of many short ones the first is the oldest
     auto idle = std::find_if(threads_.begin(), threads_.end(), [](const Thread& t) { return t.number < 0; });
     if (idle != threads_.end()) {
       kept_ -= idle->events.size();
@@ -193,42 +193,92 @@ RowMaker::Thread& RowMaker::thread(int64_t tid) {
   return threads_.back();
 }
 
+void RowMaker::Events::append(const Event* events, size_t n) {
+  while (n) {
+    size_t at = first_ + size_, some = std::min(n, kPiece - at % kPiece);
+    if (at / kPiece == pieces_.size()) pieces_.push_back(std::make_unique_for_overwrite<Event[]>(kPiece));
+    std::copy_n(events, some, &pieces_[at / kPiece][at % kPiece]);
+    size_ += some;
+    events += some;
+    n -= some;
+  }
+}
+
+void RowMaker::Events::drop_front(size_t n) {
+  first_ += n;
+  size_ -= n;
+  std::rotate(pieces_.begin(), pieces_.begin() + ptrdiff_t(first_ / kPiece), pieces_.end());
+  first_ %= kPiece;
+}
+
+void RowMaker::Events::trim(size_t spare) {
+  size_t used = (first_ + size_ + kPiece - 1) / kPiece;
+  if (pieces_.size() > used + spare) pieces_.resize(used + spare);
+}
+
 void RowMaker::keep(Thread& t, const Event& event) {
-  if (t.events.size() >= kMostEvents) drop_half(t);
-  if (kept_ >= kMostKept) {
+  if (t.events.size() >= kMaxEvents) drop_half(t);
+  if (kept_ >= kMaxKept) {
     for (Thread& each : threads_) {
       drop_half(each);
-      each.events.shrink_to_fit();  // a thread that goes on alone soon needs its memory again, many need it in turns
+      each.events.trim(0);  // a thread that goes on alone soon needs its memory again, many need it in turns
     }
   }
-  t.events.push_back(event);
+  t.events.append(&event, 1);
   ++kept_;
 }
 
-// The older half: a process without steps keeps them in vain.
+// Drops the older half: a process without steps never needs it.
 void RowMaker::drop_half(Thread& t) {
   size_t gone = (t.events.size() + 1) / 2;
-  t.events.erase(t.events.begin(), t.events.begin() + ptrdiff_t(gone));
+  t.events.drop_front(gone);
   t.cut |= gone > 0;
   kept_ -= gone;
 }
 
-// Nearly every call of a program that does I/O: known by name, of the thread that made the one before, with room for
-// it.
-inline bool RowMaker::see_call(const Record& r, int64_t tid, int64_t start, int64_t end) {
-  if (r.name >= plain_calls_.size() || latest_ >= threads_.size()) return false;
-  PlainCall call = plain_calls_[r.name];
-  Thread& t = threads_[latest_];
-  bool room = t.events.size() < std::min(t.events.capacity(), kMostEvents) && kept_ < kMostKept;
-  if (!call.plain || !room || t.tid != tid || (r.flags & kOtherLane)) return false;
-  if (g_progress.by_records.load(std::memory_order_relaxed)) return false;
-  if (call.opens && opens_to_write(r)) call.cls = EventClass::kIoWrite;
-  t.events.push_back({start, end, call.moves ? bytes_moved(r, call.moves) : 0, call.cls, 0});
-  ++kept_;
+inline bool RowMaker::plain_event(const WrittenCall& call, Event* event) const {
+  const Record& r = *call.record;
+  if (r.name >= plain_calls_.size() || (r.flags & kOtherLane)) return false;
+  PlainCall kind = plain_calls_[r.name];
+  if (!kind.plain) return false;
+  if (kind.opens && opens_to_write(r)) kind.cls = EventClass::kIoWrite;
+  auto start = int64_t(call.ts);
+  *event = {start, start + int64_t(call.dur), kind.moves ? bytes_moved(r, kind.moves) : 0, kind.cls, 0};
   return true;
 }
 
-// For see_call(): so that it asks nothing about the kind of an event again.
+// Nearly all calls of a program that does I/O are known by name, and follow another one of their thread.
+void RowMaker::see_calls(std::span<const WrittenCall> calls, int64_t tid) noexcept {
+  Event events[LineFormatter::kMaxCalls];
+  bool by_records = g_progress.by_records.load(std::memory_order_relaxed);
+  while (!calls.empty()) {
+    Thread* t = latest_ < threads_.size() && threads_[latest_].tid == tid ? &threads_[latest_] : nullptr;
+    size_t n = 0;
+    if (t && !by_records && t->events.size() + calls.size() <= kMaxEvents && kept_ + calls.size() <= kMaxKept) {
+      while (n < calls.size() && plain_event(calls[n], &events[n])) ++n;
+      if (keep_all(*t, events, n)) calls = calls.subspan(n);
+      if (calls.empty()) return;
+    }
+    see(*calls[0].record, tid, calls[0].ts, calls[0].dur);
+    calls = calls.subspan(1);
+  }
+}
+
+// Without memory a row is less exact; the trace is not affected.
+bool RowMaker::keep_all(Thread& t, const Event* events, size_t n) noexcept {
+  size_t before = t.events.size();
+  bool all = true;
+  try {
+    t.events.append(events, n);
+  } catch (const std::bad_alloc&) {
+    all = false;
+    t.events.drop_back(t.events.size() - before);
+  }
+  kept_ += t.events.size() - before;
+  return all;
+}
+
+// For plain_event(): so that it asks nothing about the kind of an event again.
 void RowMaker::note_call(const Record& r, EventKind kind) {
   if (r.name >= plain_calls_.size()) plain_calls_.resize(r.name + 1);
   IoPayload io;
@@ -240,7 +290,6 @@ void RowMaker::note_call(const Record& r, EventKind kind) {
 
 // Without memory a row is less exact; the trace is not affected.
 void RowMaker::see(const Record& r, int64_t tid, uint64_t ts_us, uint64_t dur_us) noexcept {
-  if (r.kind == Kind::kIo && see_call(r, tid, int64_t(ts_us), int64_t(ts_us + dur_us))) return;
   if (r.kind == Kind::kMetadata || r.kind == Kind::kCounter || !names_) return;
   try {
     note(r, tid, ts_us, dur_us);
@@ -283,25 +332,25 @@ void RowMaker::note(const Record& r, int64_t tid, uint64_t ts_us, uint64_t dur_u
   switch (kind.mark) {
     case Mark::kWait:
       t.automatic |= has(args(), "\"auto\":1");
-      if (t.waits.size() >= kMostMarks) t.waits.erase(t.waits.begin(), t.waits.begin() + kMostMarks / 2);
+      if (t.waits.size() >= kMaxMarks) t.waits.erase(t.waits.begin(), t.waits.begin() + kMaxMarks / 2);
       t.waits.push_back({start, false});
       break;
     case Mark::kBody: see_body(t, r, args(), start, end); break;
     case Mark::kForward: parts_named_ = true; break;
     case Mark::kLearn:
       parts_named_ = true;
-      if (learns_.size() >= kMostMarks) learns_.erase(learns_.begin(), learns_.begin() + kMostMarks / 2);
+      if (learns_.size() >= kMaxMarks) learns_.erase(learns_.begin(), learns_.begin() + kMaxMarks / 2);
       learns_.push_back(start);
       break;
     case Mark::kUpdate: see_update(t, start, end, args()); break;
     case Mark::kEvaluate:
-      if (evaluations_.size() < kMostMarks) evaluations_.emplace_back(start, end);
+      if (evaluations_.size() < kMaxMarks) evaluations_.emplace_back(start, end);
       break;
     case Mark::kCompile:
-      if (t.compile.size() < kMostMarks) t.compile.emplace_back(start, end);
+      if (t.compile.size() < kMaxMarks) t.compile.emplace_back(start, end);
       break;
     case Mark::kRestore:
-      if (t.restores.size() < kMostMarks) t.restores.push_back(start);
+      if (t.restores.size() < kMaxMarks) t.restores.push_back(start);
       break;
     default: break;
   }
@@ -321,21 +370,21 @@ void RowMaker::see_body(Thread& t, const Record& r, std::string_view args, int64
     if (has(args, "\"forward_unseen\":1")) body.flags |= kRowForwardUnseen;
     if (has(args, "\"inference\":1")) body.flags |= kRowInference;
   } else if (r.level > t.outer_level) {  // a loop inside a step
-    if (t.inner.size() < kMostMarks) t.inner.emplace_back(start, end);
+    if (t.inner.size() < kMaxMarks) t.inner.emplace_back(start, end);
     return;
   } else {
     t.outer_level = r.level;
   }
-  if (t.bodies.size() < kMostEvents) t.bodies.push_back(body);
+  if (t.bodies.size() < kMaxEvents) t.bodies.push_back(body);
 }
 
 // Without a loader, an annotated step lasts from one `compute.step` to the next.
 void RowMaker::see_update(Thread& t, int64_t start, int64_t end, std::string_view args) {
-  if (updates_.size() >= kMostMarks) updates_.erase(updates_.begin(), updates_.begin() + kMostMarks / 2);
+  if (updates_.size() >= kMaxMarks) updates_.erase(updates_.begin(), updates_.begin() + kMaxMarks / 2);
   updates_.push_back(start);
   updating_us_ += end - start;
   t.automatic |= has(args, "\"auto\":1");
-  if (t.last_update && t.waits.empty() && !t.rows && !t.automatic && t.bodies.size() < kMostEvents)
+  if (t.last_update && t.waits.empty() && !t.rows && !t.automatic && t.bodies.size() < kMaxEvents)
     t.bodies.push_back({t.last_update, end, number_in(args, "\"step\":", -1), number_in(args, "\"epoch\":", -1), -1,
                         kRowByUpdates, 0});
   t.last_update = end;
@@ -349,12 +398,12 @@ Segments RowMaker::segments_of(const Thread& t) const {
   cls.reserve(t.events.size());
   // `compute.step` is the optimizer, unless it surrounds whole steps and nothing names their parts.
   bool whole = !parts_named_ && bodies_us_ > 0 && 2 * updating_us_ > bodies_us_;
-  for (const Event& e : t.events) {
+  t.events.for_each([&](const Event& e) {
     ts.push_back(e.start);
     dur.push_back(e.end - e.start);
     EventClass of = whole && e.cls == EventClass::kUpdate ? EventClass::kAnyCompute : e.cls;
     cls.push_back(uint8_t(of));
-  }
+  });
   return timeline(ts.data(), dur.data(), cls.data(), ts.size(), stage_rules(t.automatic), kRowStageCount, kNoStage);
 }
 
@@ -434,8 +483,9 @@ RowMaker::Spans RowMaker::aside_of(const Thread& t, int64_t from, int64_t to) co
 RowMaker::Seen RowMaker::seen_by(const Thread& t) const {
   Seen out{overlaid(t, segments_of(t)), {}};
   for (const Thread& each : threads_)
-    for (const Event& e : each.events)
+    each.events.for_each([&](const Event& e) {
       if (e.bytes || e.samples) out.moved.push_back({e.start, e.bytes, e.samples});
+    });
   std::sort(out.moved.begin(), out.moved.end(), [](const Moved& a, const Moved& b) { return a.start < b.start; });
   return out;
 }
@@ -525,7 +575,7 @@ void RowMaker::settle(Thread& t) {
   forget(t);
 }
 
-// What lies before the end of the latest row is no longer needed, in other threads neither.
+// What lies before the end of the latest row is no longer needed, not in other threads either.
 void RowMaker::forget(Thread& t) {
   auto over = [&](const auto& span) { return span.second <= t.last_end; };
   bool longest = true;
@@ -535,7 +585,9 @@ void RowMaker::forget(Thread& t) {
     // What began at the very end belongs to the next row, however short it was.
     auto gone = [&](const Event& e) { return e.end <= t.last_end && e.start < t.last_end; };
     size_t before = each.events.size();
-    each.events.erase(std::remove_if(each.events.begin(), each.events.end(), gone), each.events.end());
+    constexpr size_t kSpare = 4;
+    each.events.remove_if(gone);
+    each.events.trim(kSpare);
     kept_ -= before - each.events.size();
     each.cut = false;
   }

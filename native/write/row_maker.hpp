@@ -6,8 +6,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -19,6 +21,7 @@
 #include "format/step_row.hpp"
 #include "format/timeline.hpp"
 #include "record/record.hpp"
+#include "write/line.hpp"
 
 namespace dft {
 
@@ -40,6 +43,8 @@ class RowMaker {
   void begin(NameLookup names, int64_t began_us);
 
   void see(const Record& r, int64_t tid, uint64_t ts_us, uint64_t dur_us) noexcept;
+  // The same for calls of one thread, not more than LineFormatter::kMaxCalls.
+  void see_calls(std::span<const WrittenCall> calls, int64_t tid) noexcept;
   // Makes the rows of all steps whose end has been seen.
   void settle();
   // The recording ends: what came after the last step.
@@ -47,7 +52,7 @@ class RowMaker {
 
   // The rows since the last call; between steps there may be rows of their own.
   std::vector<StepRow> take() { return std::exchange(rows_, {}); }
-  // The rank and the size of the job, if an event told them later than the environment: JSON, `,"rank":1`.
+  // The rank and the size of the job, if an event gave them later than the environment: JSON, `,"rank":1`.
   std::string take_late_rank() { return std::exchange(late_rank_, {}); }
   std::optional<RowSums> known() const;
 
@@ -57,6 +62,37 @@ class RowMaker {
     int64_t bytes;  // read; negative: written
     EventClass cls;
     uint32_t samples;
+  };
+  // In pieces of one size: what has to grow, or loses its older half, is never copied.
+  class Events {
+   public:
+    size_t size() const { return size_; }
+    bool empty() const { return size_ == 0; }
+    void append(const Event* events, size_t n);
+    void drop_front(size_t n);
+    void drop_back(size_t n) { size_ -= n; }
+    // Frees unused memory, all but `spare` pieces.
+    void trim(size_t spare);
+    template <typename F>
+    void for_each(F f) const {
+      for (size_t i = first_; i < first_ + size_; ++i) f(std::as_const(pieces_[i / kPiece][i % kPiece]));
+    }
+    template <typename F>
+    void remove_if(F gone) {
+      size_t kept = first_;
+      for (size_t i = first_; i < first_ + size_; ++i) {
+        const Event& event = pieces_[i / kPiece][i % kPiece];
+        if (gone(event)) continue;
+        pieces_[kept / kPiece][kept % kPiece] = event;
+        ++kept;
+      }
+      size_ = kept - first_;
+    }
+
+   private:
+    static constexpr size_t kPiece = 1024;
+    std::vector<std::unique_ptr<Event[]>> pieces_;  // those behind the last event are spare
+    size_t first_ = 0, size_ = 0;
   };
   struct Wait {
     int64_t start;
@@ -68,7 +104,7 @@ class RowMaker {
   };
   struct Thread {
     int64_t tid = 0;
-    std::vector<Event> events;
+    Events events;
     std::vector<Wait> waits;
     std::vector<Body> bodies;
     std::vector<std::pair<int64_t, int64_t>> compile, inner;  // inner: loops inside a step
@@ -92,11 +128,12 @@ class RowMaker {
   };
 
   void note(const Record& r, int64_t tid, uint64_t ts_us, uint64_t dur_us);
-  bool see_call(const Record& r, int64_t tid, int64_t start, int64_t end);
   void note_call(const Record& r, EventKind kind);
+  bool plain_event(const WrittenCall& call, Event* event) const;
   EventKind kind_of(const Record& r, std::string_view payload);
   Thread& thread(int64_t tid);
   void keep(Thread& t, const Event& event);
+  bool keep_all(Thread& t, const Event* events, size_t n) noexcept;
   void drop_half(Thread& t);
   void see_body(Thread& t, const Record& r, std::string_view args, int64_t start, int64_t end);
   void see_update(Thread& t, int64_t start, int64_t end, std::string_view args);

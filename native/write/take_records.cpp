@@ -160,10 +160,7 @@ Writer::Summed Writer::sum_up(const Record& r) {
     named->second.text = lines_.names_text(name);
   }
   const Named& named = summed_names_.at(name);
-  bool absolute = r.flags & kAbsoluteTime;
-  uint64_t start = (absolute ? r.start : clock_.to_epoch_ns(r.start)) / 1000;
-  uint64_t end = (absolute ? r.end : clock_.to_epoch_ns(r.end)) / 1000;
-  uint64_t us = end > start ? end - start : 0;
+  auto [start, us] = times_of(r, clock_);
   if (named.category == envelope::kTracerCategory) return Summed::kNo;
   if (sums_.selective() && !sums_.matches({named.category, named.name, int64_t(start), int64_t(us)}))
     return Summed::kNo;
@@ -278,6 +275,35 @@ void Writer::take_ids(RingSlot* slot, uint64_t head) {
   if (count) slot->next_id = rings_.header()->next_id.fetch_add(count, std::memory_order_relaxed);
 }
 
+// Calls that are like earlier ones, as many as follow each other: nearly all that a program with much I/O records.
+bool Writer::take_calls(RingSlot* slot, uint64_t head, int64_t tid) {
+  uint64_t limit =
+      rings_.header()->spool_capacity - std::min<uint64_t>(rings_.header()->spool_capacity, LineFormatter::kMaxAlike);
+  LineFormatter::Calls calls{slot->map.data,
+                             slot->map.capacity - 1,
+                             slot->read,
+                             head,
+                             slot->next_id,
+                             tid,
+                             rings_.spool(),
+                             spool_used_,
+                             std::min<uint64_t>(limit, settings_.member_size)};
+  WrittenCall written[LineFormatter::kMaxCalls];
+  unsigned n = lines_.write_calls(calls, clock_, hints_, written);
+  slot->next_id = calls.next_id;
+  if (!n) return false;
+  slot->read = calls.read;
+  spool_used_ = calls.used;
+  MemberFacts facts;
+  for (unsigned i = 0; i < n; ++i) facts.count(written[i].ts);
+  new_facts_.merge(facts);
+  rows_.see_calls({written, n}, tid);
+  records_in_file_ += n;
+  taken_in_part_ += n;
+  events_taken_ += n;
+  return true;
+}
+
 // False if the spool is full or the disk rejects writes before `head` is reached.
 bool Writer::take(RingSlot* slot, uint64_t head) {
   FileHeader* h = rings_.header();
@@ -289,27 +315,14 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
   bool plain = !sums_.enabled() && !settings_.rotate_size;
   take_ids(slot, head);
   if (!sums_.enabled()) head = std::min(head, slot->numbered);
-  auto taken = [&](const Record& r, const LineFormatter::Line& line, size_t size) {
-    spool_used_ += size;
-    new_facts_.count(line.ts);
-    if (line.event) rows_.see(r, tid, line.ts, line.dur);
-    count_taken(line);
-    slot->read += r.size;
-    return spool_used_ < settings_.member_size;
-  };
   while (slot->read < head) {
-    auto& r = *reinterpret_cast<Record*>(slot->map.data + (slot->read & mask));
-    // In the ring, where recovery finds it again: it compares ids with those in the file.
-    if (r.id == kNumberedLater && !sums_.enabled()) r.id = slot->next_id++;
-    char* start = rings_.spool() + spool_used_;
-    LineFormatter::Line line;
-    if (plain && spool_used_ + LineFormatter::kMostAlike <= h->spool_capacity) {
-      if (char* end = lines_.write_alike(r, tid, clock_, start, &line, &told_, spool_used_)) {
-        if (taken(r, line, size_t(end - start))) continue;
-        room = false;
-        break;
-      }
+    if (plain && take_calls(slot, head, tid)) {
+      if (spool_used_ < settings_.member_size) continue;
+      room = false;
+      break;
     }
+    auto& r = *reinterpret_cast<Record*>(slot->map.data + (slot->read & mask));
+    if (r.id == kNumberedLater && !sums_.enabled()) r.id = slot->next_id++;
     if (r.kind == Kind::kMetadata && names_.has(r)) {
       slot->read += r.size;
       continue;
@@ -343,12 +356,17 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
       }
       continue;
     }
-    start = rings_.spool() + spool_used_;
-    char* end = lines_.write(r, tid, clock_, start, &line, &told_, spool_used_);
+    char* start = rings_.spool() + spool_used_;
+    LineFormatter::Line line;
+    char* end = lines_.write(r, tid, clock_, start, &line, &hints_, spool_used_);
     if (r.kind == Kind::kMetadata) names_.note(r);
-    bool more = taken(r, line, size_t(end - start));
+    spool_used_ += size_t(end - start);
+    new_facts_.count(line.ts);
+    if (line.event) rows_.see(r, tid, line.ts, line.dur);
+    count_taken(line);
+    slot->read += r.size;
     release_payload(r);
-    if (!more) {
+    if (spool_used_ >= settings_.member_size) {
       room = false;
       break;
     }
@@ -359,10 +377,8 @@ bool Writer::take(RingSlot* slot, uint64_t head) {
 
 // The rows go on where the detail does not.
 void Writer::see_unwritten(const Record& r, int64_t tid) {
-  bool absolute = r.flags & kAbsoluteTime;
-  uint64_t start = (absolute ? r.start : clock_.to_epoch_ns(r.start)) / 1000;
-  uint64_t end = (absolute ? r.end : clock_.to_epoch_ns(r.end)) / 1000;
-  rows_.see(r, tid, start, end > start ? end - start : 0);
+  auto [start, us] = times_of(r, clock_);
+  rows_.see(r, tid, start, us);
 }
 
 void Writer::discard(const std::vector<RingSlot*>& slots) {
@@ -418,11 +434,17 @@ bool Writer::pump(const std::vector<RingSlot*>& slots, bool force) {
     return true;
   }
   failing_ = false;
+  uint64_t now = monotonic_ns();
+  // By the clock: a full spool is written earlier, and would otherwise let every file have a sum of its own.
+  if (now - sums_since_ns_ >= settings_.flush_ms * kMillisecond) {
+    sums_.begin_period();
+    sums_since_ns_ = now;
+  }
   bool drained = drain(slots);
   remember();
   if (!drained) return false;
   write_rows();
-  uint64_t now = monotonic_ns();
+  now = monotonic_ns();
   if (spool_used_ >= kCutSize && !cut_member(slots)) return false;
   bool due = now - last_commit_ns_ >= settings_.flush_ms * kMillisecond / 2;
   if ((uncommitted() || !sums_.empty()) && (force || due) && !commit_tail(slots)) return false;

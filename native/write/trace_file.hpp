@@ -35,9 +35,9 @@ class TraceFile {
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
   ~TraceFile() { close(); }
-  // A new file; false if there is one of this name, or for another reason: see error().
+  // Creates the file; false if one of this name exists, or for another reason: see error().
   bool create(const std::string& path);
-  // Gives it another name; if that fails, it keeps its current one.
+  // Renames it; if that fails, it keeps its current name.
   Claim claim(const std::string& path, const Claimant& claimant);
   // The same for a file that no other process wants.
   void rename_to(const std::string& path);

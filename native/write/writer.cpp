@@ -106,16 +106,16 @@ bool Writer::open_row_file() {
 
 // A failing disk costs the trace first; of the rows as much is kept as could be of use.
 void Writer::write_rows() {
-  constexpr size_t kMostUnwritten = 4 << 20;
+  constexpr size_t kMaxUnwritten = 4 << 20;
   rows_.settle();
   std::vector<StepRow> rows = rows_.take();
-  watch_for_trouble(rows);
+  watch_for_anomaly(rows);
   std::string rank = rows_.take_late_rank();
   if (!rank.empty() && row_facts_.find("\"rank\":") == row_facts_.npos) {
     row_facts_ += rank;
     if (row_file_size_) append_fact_block(unwritten_rows_, row_facts_ + '}');
   }
-  if (unwritten_rows_.size() < kMostUnwritten) append_row_blocks(unwritten_rows_, rows);
+  if (unwritten_rows_.size() < kMaxUnwritten) append_row_blocks(unwritten_rows_, rows);
   if (unwritten_rows_.empty() || !open_row_file()) return;
   std::string bytes;
   if (row_file_size_ == 0) append_fact_block(bytes, row_facts_ + '}');
@@ -167,7 +167,7 @@ std::string_view Writer::encode(std::string_view text, const MemberFacts& facts)
 
 std::string_view Writer::encode_spool(uint64_t from, const MemberFacts& facts) {
   std::string_view text(rings_.spool() + from, spool_used_ - from);
-  return settings_.compress ? gzip_.member(text, facts, &told_, from) : text;
+  return settings_.compress ? gzip_.member(text, facts, &hints_, from) : text;
 }
 
 // The order of the stores is what recovery relies on: see CommitState.
@@ -216,7 +216,7 @@ void Writer::empty_spool() {
   remember();
   spool_used_ = tail_committed_ = remembered_ = 0;
   tail_facts_ = new_facts_ = {};
-  told_.clear();
+  hints_.clear();
   lines_.begin_text();
 }
 

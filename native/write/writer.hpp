@@ -92,6 +92,7 @@ class Writer {
   bool drain(const std::vector<RingSlot*>& slots);
   bool take(RingSlot* slot, uint64_t head);
   void take_ids(RingSlot* slot, uint64_t head);
+  bool take_calls(RingSlot* slot, uint64_t head, int64_t tid);
   void remember();
   bool take_large(RingSlot* slot, const Record& r, int64_t tid);
   void count_taken(const LineFormatter::Line& line);
@@ -121,7 +122,7 @@ class Writer {
   void remove_part(size_t at);
   void go_round();
   void keep_detail(const char* reason, const StepRow* row);
-  void watch_for_trouble(const std::vector<StepRow>& rows);
+  void watch_for_anomaly(const std::vector<StepRow>& rows);
   bool over_limit() const { return settings_.max_size && bytes() >= settings_.max_size; }
   std::string_view encode(std::string_view text, const MemberFacts& facts);
   std::string_view encode_spool(uint64_t from, const MemberFacts& facts);
@@ -144,6 +145,7 @@ class Writer {
   FileNames names_;
   Aggregation sums_;
   size_t sums_bound_ = 0;       // at most this much text will they be
+  uint64_t sums_since_ns_ = 0;  // when their period began
   uint64_t events_summed_ = 0;  // over all parts
   struct Named {
     std::string name, category, text;
@@ -162,7 +164,7 @@ class Writer {
     std::string path;
     FileId file;
     uint64_t size;
-    bool kept;  // a trouble lies in it
+    bool kept;  // it contains an anomaly
   };
   std::vector<EarlierFile> earlier_files_;
   BlackBox black_box_;
@@ -191,7 +193,7 @@ class Writer {
   uint64_t size_before_closing_ = 0;
 
   uint64_t spool_used_ = 0;      // text in the spool
-  LikeLines told_;               // what is known of its lines
+  LikeLines hints_;              // what is known of its lines
   uint64_t tail_committed_ = 0;  // of it, what is no longer in any ring: in the file from tail_offset on, unless...
   bool rewriting_ = false;       // ...only the spool has it yet
   MemberFacts tail_facts_, new_facts_;

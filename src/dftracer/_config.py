@@ -244,15 +244,15 @@ SETTINGS: tuple[Setting, ...] = (
         "mode",
         "choice",
         "FULL",
-        "FULL: all detail is kept. BLACKBOX: it goes round in `DFTRACER_BLACKBOX_MB`, and what surrounds a "
-        "trouble is kept; one row per step always is (`dftracer run --blackbox`).",
+        "FULL: keep all detail. BLACKBOX: keep one row per step, and `DFTRACER_BLACKBOX_MB` of detail: the "
+        "latest, and around anomalies (`dftracer run --blackbox`).",
         choices=("FULL", "BLACKBOX"),
     ),
     Setting(
         "blackbox_mb",
         "int",
         256,
-        "MiB of detail per process in black-box mode, half of them for what is kept.",
+        "MiB of detail per process in black-box mode, up to half of it for the detail around anomalies.",
         low=1,
         high=1 << 20,
     ),
@@ -288,16 +288,21 @@ SETTINGS: tuple[Setting, ...] = (
         "aggregation_type",
         "choice",
         "FULL",
-        "FULL: every I/O call is summed up; SELECTIVE: the events that the rules of "
+        "FULL: aggregate every I/O call; SELECTIVE: aggregate the events that the rules of "
         "DFTRACER_AGGREGATION_FILE select, of any category.",
         choices=("FULL", "SELECTIVE"),
     ),
-    Setting("aggregation_file", "path", "", "The rules of SELECTIVE: lists `inclusion` and `exclusion`."),
+    Setting(
+        "aggregation_file",
+        "path",
+        "",
+        "The rules of SELECTIVE: lists `inclusion` and `exclusion`; without it, `dur < 100` is the rule.",
+    ),
     Setting(
         "trace_interval_ms",
         "int",
         1000,
-        "The interval, in ms, whose calls are summed up.",
+        "Aggregation interval in ms.",
         low=1,
         high=3_600_000,
     ),
@@ -305,7 +310,7 @@ SETTINGS: tuple[Setting, ...] = (
         "hang_s",
         "int",
         60,
-        "How long, in s, a training program may stand still before its stacks are written to "
+        "How long, in s, a training program may make no progress before its stacks are written to "
         "`hang_<rank>.json`; three times that in start-up, evaluation and checkpoints; 0: never.",
         high=1_000_000,
     ),
@@ -333,14 +338,14 @@ SETTINGS: tuple[Setting, ...] = (
         "metrics",
         "list",
         "",
-        "Where the figures of the training go while it runs, separated by commas: `prometheus:PORT`, "
+        "Where metrics are sent during training, separated by commas: `prometheus:PORT`, "
         "`textfile:PATH`, `otlp:URL`, `tensorboard:DIR`, `wandb`, `mlflow` ([guide](guide-metrics.md)).",
     ),
     Setting(
         "metrics_ms",
         "int",
         5000,
-        "How often, in ms, they are written; Prometheus asks for them itself.",
+        "How often, in ms, metrics are written; Prometheus scrapes on its own schedule.",
         low=100,
         high=3_600_000,
     ),
@@ -348,16 +353,16 @@ SETTINGS: tuple[Setting, ...] = (
         "run_name",
         "text",
         "",
-        "The name of the run (`dftracer run --name`): `dftracer runs` shows the trend of those with the same "
-        "one, and they are the attempts of one job for `dftracer goodput --name`.",
+        "The name of the run (`dftracer run --name`): `dftracer runs` shows the trend over runs with this "
+        "name, and `dftracer goodput --name` treats them as attempts of one job.",
     ),
     Setting("run_tags", "text", "", "Tags of the run, `key=value,key=value` (`dftracer run --tag`)."),
     Setting(
         "run_git",
         "text",
         "",
-        "The commit of the program, with `+` behind it if files were changed since, `?` if nobody "
-        "knows. `dftracer run` finds out.",
+        "The commit of the program, followed by `+` if files were changed since, `?` if "
+        "unknown. `dftracer run` sets it.",
     ),
 )
 
@@ -365,7 +370,7 @@ _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
 class Settings:
-    """The resolved settings; one attribute per row of the table, fixed once made."""
+    """The resolved settings; one attribute per row of the table; immutable."""
 
     __slots__ = tuple(_BY_NAME)
 
@@ -416,10 +421,10 @@ class Settings:
             object.__setattr__(self, setting.name, given.get(setting.name, setting.default))
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"settings are fixed once made; make new ones with another {name!r}")
+        raise AttributeError(f"settings are immutable; create new ones to change {name!r}")
 
     def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"settings are fixed once made; {name!r} stays")
+        raise AttributeError(f"settings are immutable; {name!r} cannot be deleted")
 
     def __repr__(self) -> str:
         return f"Settings({', '.join(f'{name}={getattr(self, name)!r}' for name in self.__slots__)})"
@@ -575,12 +580,17 @@ def rank_info(environ: dict[str, str] | None = None) -> RankInfo:
 
 
 def turn_on() -> str | None:
-    """Have tracing on in this process, if it has not read its settings yet, and in its children; gives what
+    """Turn tracing on in this process, if it has not read its settings yet, and in its children; returns what
     the environment said before.
     """
     before = os.environ.get("DFTRACER_ENABLE")
     os.environ["DFTRACER_ENABLE"] = "1"
     return before
+
+
+def read_switch(text: str) -> bool:
+    """What a text means as a switch, as in DFTRACER_ENABLE, or BadValue."""
+    return bool(_BY_NAME["enable"].read(text))
 
 
 def set_data_dir(directories: object) -> str | None:
@@ -598,12 +608,11 @@ def tracing_refused() -> bool:
     """Whether tracing was explicitly refused, or this is not the first of several ranks."""
     if "DFTRACER_ENABLE" in os.environ or os.environ.get("DFTRACER_CONFIGURATION"):
         return True
-    return any(
-        os.environ.get(name, "0") != "0" for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "PMI_RANK")
-    )
+    ours = rank_info()
+    return bool(ours.rank or ours.local_rank)
 
 
-def turn_back(before: str | None) -> None:
+def restore_enable(before: str | None) -> None:
     """Restore DFTRACER_ENABLE, for processes started from now on."""
     if before is None:
         os.environ.pop("DFTRACER_ENABLE", None)

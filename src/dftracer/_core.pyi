@@ -33,7 +33,7 @@ class Node:
     def start(self) -> None: ...
     def stop(self) -> None: ...
     def close(self) -> bool: ...
-    def open(self, args: Mapping[str, Any] | None = None) -> Activity: ...
+    def open(self, args: Mapping[str, Any] | None = None) -> SuspendableSpan: ...
     @overload
     def __call__(self, target: _F, /) -> _F: ...
     @overload
@@ -76,7 +76,7 @@ class NodeUse:
     def enabled(self) -> bool: ...
     @property
     def init(self) -> NodeUse: ...
-    def open(self) -> Activity: ...
+    def open(self) -> SuspendableSpan: ...
     def update(
         self,
         epoch: Any = None,
@@ -100,7 +100,7 @@ class NodeUse:
     ) -> None: ...
 
 @final
-class Activity:
+class SuspendableSpan:
     """An open event that can be left and entered again (generators): life and active time."""
 
     def resume(self) -> None: ...
@@ -127,7 +127,7 @@ def disguise(function: Callable[..., Any], body: Callable[..., Any], attributes:
     """An object that calls `body` and otherwise passes for `function`."""
 
 def set_waiting(remember: Callable[[Node | NodeUse, Any], Any]) -> None:
-    """Tell of every target that is decorated while tracing is off."""
+    """Call `remember` for every target that is decorated while tracing is off."""
 
 def set_decorator(decorate: Callable[[Node | NodeUse, Any], Any]) -> None:
     """What calling a Node or NodeUse with something to decorate does."""
@@ -158,17 +158,17 @@ class AutoEvent:
     def __new__(cls, name: str, cat: str, manual_nodes: tuple[Node, ...], phase: int = 0) -> Self:
         """`phase`: as native/module/boundary.hpp numbers them; 0: no phase of a device."""
     def begins(self) -> None:
-        """It begins now: devices are asked how far they are."""
+        """It begins now, also for device events."""
     def ends(self) -> None:
-        """It ends now."""
+        """It ends now, also for device events."""
     def by_hand(self) -> bool:
         """Whether the program has annotated it by hand since this was last checked."""
-    def begin_anew(self) -> None:
-        """Manual annotations made until now do not count."""
+    def forget_annotations(self) -> None:
+        """Ignore manual annotations made until now."""
     def log(self, start_ns: int, end_ns: int, /, *pairs: Any) -> int:
-        """One event with these keys and values in turns, unless the program writes its own.
+        """One event with these alternating keys and values, unless the program writes its own.
 
-        An end of 0 is now; gives the end.
+        An end of 0 is now. Returns the end.
         """
     def write(self, start_ns: int, end_ns: int, args: dict[str, Any], /) -> None:
         """The same with a dict."""
@@ -214,14 +214,14 @@ class Training:
     def evaluation_begins(self) -> None: ...
     def evaluation_ends(self) -> None: ...
     def resume(self, number: int, epoch: int, /) -> None:
-        """A training that goes on with this step in this epoch."""
+        """Continue with this step in this epoch."""
     def finish(self, error: str | None = None, /) -> None:
-        """Close what is open, and mark it where a failure is the reason."""
+        """Close what is open, marked with `error` if that is why."""
     def write(self, event: AutoEvent, start_ns: int, end_ns: int, /, **args: Any) -> None:
         """Another event of this thread, with the number of its step."""
 
 def training() -> Training:
-    """This thread's, or of the thread whose backward it works for."""
+    """That of this thread, or of the thread whose backward it works for."""
 
 def step_rule(
     events: tuple[AutoEvent, ...],
@@ -230,7 +230,7 @@ def step_rule(
     compiler: dict[str, Any] = ...,
     /,
 ) -> None:
-    """The kinds of events of the rule in the order of `Stage`, and what makes the training of a thread.
+    """Set the rule's kinds of events, in the order of `Stage`, and what makes the training of a thread.
 
     `compiler` is the dict of `torch.compiler`: what torch exports is not a part of training.
     """
@@ -247,7 +247,7 @@ def around_transform(original: Callable[..., Any], /) -> ObservedCall:
     """Of what takes gradients of a function for `torch.func`."""
 
 def around_next(original: Callable[..., Any], pass_of: Callable[[Any], LoaderPass | None], /) -> ObservedCall:
-    """Of `__next__` of loaders' iterators; `pass_of` is asked where another one than before has a batch."""
+    """Of `__next__` of loaders' iterators; `pass_of(iterator)` is called when another iterator yields."""
 
 def around_fetch(
     original: Callable[..., Any],
@@ -271,7 +271,7 @@ def after_copy(
 ) -> ObservedCall:
     """An observer for `watch_method`: writes `event` where source and result are on different devices.
 
-    Where there are `modes()`, tensors are only asked inside of `without()`; `failed` is told of an exception.
+    Where there are `modes()`, tensors are inspected inside `without()` only; exceptions go to `failed`.
     """
 
 def set_task(batch: int | None, restarts: int, /) -> None:
@@ -282,10 +282,10 @@ def optimizer_step_begins(optimizer: Any, /) -> None:
 
 def optimizer_step_ends(optimizer: Any, /) -> None: ...
 def forget_trainings() -> None:
-    """Those made until now are no longer anyone's."""
+    """Detach all trainings from their threads."""
 
 def forget_training() -> None:
-    """This thread has none."""
+    """Detach this thread from its training."""
 
 def no_optimizer(known: bool, /) -> None:
     """Whether the process is known to have no optimizer."""
@@ -297,19 +297,19 @@ def watch_models(module: type, /) -> None:
     """Watch the calls of this type's instances and of those below it."""
 
 def watch_model_type(module: type, /) -> None:
-    """Watch a type that was made since."""
+    """Watch a type made after `watch_models`."""
 
 def unwatch_models() -> None: ...
 def mute_models(on: bool, /) -> None:
-    """In this process models are called to make batches."""
+    """Whether to ignore calls of models in this process, which makes batches."""
 
 def watch_compiled(set_eval_frame: Callable[[Any], Any], /) -> Callable[[Any], Any]:
-    """What to put in its place, to see calls of compiled functions."""
+    """Returns its replacement, which sees calls of compiled functions."""
 
-def threads_leave() -> None:
-    """Take this module's threads out of the process, around a fork; see `threads_return`."""
+def pause_threads() -> None:
+    """End this module's threads before a fork; `resume_threads` starts them again."""
 
-def threads_return() -> None:
+def resume_threads() -> None:
     """Start them again."""
 
 def sample_own_code(prefixes: tuple[str, ...], /) -> None:
@@ -318,13 +318,13 @@ def sample_own_code(prefixes: tuple[str, ...], /) -> None:
 def watch_hangs(
     seconds: int, describe: Callable[[], tuple[str, str]], at_once: bool, by_records: bool = False, /
 ) -> None:
-    """Watch whether the program still moves, from its first step on or at once; 0 seconds: no longer.
+    """Watch for hangs, from the first step on or `at_once`; 0 seconds: stop watching.
 
-    `by_records`: only its annotations tell.
+    `by_records`: progress is seen from annotations only.
     """
 
-def leave_hangs() -> None:
-    """The interpreter is about to end: `describe` is not called any more."""
+def stop_describing_hangs() -> None:
+    """The interpreter is about to end: do not call `describe` any more."""
 
 def in_group(rank: int, /) -> None:
     """This process has joined a process group as this rank."""
@@ -333,25 +333,25 @@ def busy_begins(what: int, /) -> None:
     """Something that may take long begins: see dftracer.torch.hang."""
 
 def busy_ends(what: int, /) -> None:
-    """The same ends, which is a movement."""
+    """The same ends, which counts as progress."""
 
 def stacks_of(pid: int, /) -> str:
-    """JSON: what the threads of a process do, as far as the kernel lets us look."""
+    """JSON: what the threads of a process are doing, as far as the kernel lets us look."""
 
 def own_code_samples() -> int:
     """How many samples there have been."""
 
 def subscribe(boundary: int, subscriber: Callable[[bool, Any], None] | None, /) -> None:
-    """What is called when such a boundary is crossed (native/module/boundary.hpp); one callable each."""
+    """Call `subscriber` at each such boundary (native/module/boundary.hpp), instead of the one before."""
 
-def set_boundary_hook(hook: Callable[[int], None] | None, unsaid: int = 0, /) -> None:
+def set_boundary_hook(hook: Callable[[int], None] | None, skip: int = 0, /) -> None:
     """Call `hook` where a phase of training begins or ends (native/module/boundary.hpp has the codes).
 
-    The next `unsaid` boundaries pass without a call.
+    The next `skip` boundaries pass without a call.
     """
 
-def tell_boundaries(codes: int, /) -> None:
-    """Call the hook only for these, a bit each; setting a hook wants them all again."""
+def set_hook_mask(codes: int, /) -> None:
+    """Call the hook only for these, a bit each; `set_boundary_hook` resets this to all."""
 
 def keep_forever(it: object, /) -> None:
     """Never destroy it, not even when the interpreter ends."""
@@ -359,7 +359,7 @@ def keep_forever(it: object, /) -> None:
 # Observing calls (native/module/observe.hpp) -------------------------------------------------------
 
 def exchange_code(function: FunctionType, code: CodeType, closure: tuple[CellType, ...] | None, /) -> None:
-    """Have a Python function run this code, in this closure."""
+    """Make a Python function run this code with this closure."""
 
 def watch_method(
     descriptor: Any,
@@ -375,7 +375,7 @@ def watch_method(
     """
 
 def unwatch_method(descriptor: Any, /) -> None:
-    """Have its calls pass as before."""
+    """Stop observing its calls."""
 
 # Session ------------------------------------------------------------------------------------------
 
@@ -389,7 +389,7 @@ def rename(path: str) -> None:
     """Give the armed session another file."""
 
 def hide_io(hidden: bool) -> None:
-    """Leave the I/O of this thread out, or take it in again; pairs nest."""
+    """Stop or resume recording the I/O of this thread; pairs nest."""
 
 def set_data_dir(directories: str) -> None:
     """Trace the I/O of these directories (a colon list, or `all`) from now on."""
@@ -402,7 +402,7 @@ def run_id() -> str: ...
 def identify_run(stem: str, /) -> str: ...
 def given_names(path: str, /) -> str: ...
 def spool_path(name: str, /) -> str:
-    """Where traces wait that are meant for a store (`s3://bucket/job`); other names stay as they are."""
+    """Where traces meant for a store (`s3://bucket/job`) are kept first; other names stay as they are."""
 
 def read_setting(name: str, raw: bytes, is_number: bool, /) -> bool | int | str:
     """The value that a text stands for; ValueError says what is wrong with it."""
@@ -432,7 +432,7 @@ def ring_paths(directories: Sequence[str]) -> list[str]:
     """Where rings of this user are."""
 
 def discard_ring(ring: str) -> bool:
-    """Give up what a ring of an ended process holds."""
+    """Discard what a ring of an ended process holds."""
 
 # Records from elsewhere ---------------------------------------------------------------------------
 
@@ -445,10 +445,10 @@ def collective_begins(recorded: bool, /) -> None:
 def collective_ends() -> int:
     """The number of its collective in its group; 0 if gloo was not seen to begin one."""
 
-def leave_collectives(leave: bool, /) -> None:
-    """Whether somebody else records what is issued below Python."""
+def skip_collectives(skip: bool, /) -> None:
+    """Write no events of what is issued below Python: something else does."""
 
-def wait_until_gloo_lets_go() -> None:
+def wait_for_gloo_threads() -> None:
     """Wait, 50 ms at most, until no thread of gloo holds a collective that is over."""
 
 def name_groups(name: str, /) -> None:

@@ -61,7 +61,7 @@ def announced_session() -> str | None:
 
 
 def set_log_file(prefix: str | None) -> str | None:
-    """Set DFTRACER_LOG_FILE for processes started from now on; gives what it was before."""
+    """Set DFTRACER_LOG_FILE for processes started from now on; returns its previous value."""
     before = os.environ.get("DFTRACER_LOG_FILE")
     if prefix is None:
         os.environ.pop("DFTRACER_LOG_FILE", None)

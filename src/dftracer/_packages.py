@@ -99,6 +99,12 @@ def advice(package: str, extra: str | None = None) -> str:
     return f"pip install 'pydftracer[{wanted}]'" if wanted else f"pip install {package}"
 
 
+def not_installed(module: str, extra: str | None = None) -> str:
+    """Says that the package of a module is missing, and what to install."""
+    package = install_name(module)
+    return f"{package} is not installed: {advice(package, extra)}"
+
+
 # --- Importing one, or saying what to install
 
 
@@ -116,7 +122,7 @@ def need(module: str, extra: str | None = None) -> Any:
             raise
         package = install_name(top)
         if isinstance(e, ModuleNotFoundError):
-            text = f"{package} is needed for this but is not installed: {advice(package, extra)}"
+            text = not_installed(top, extra)
         else:
             text = (
                 f"{package} is installed but does not load ({e}): {advice(package, extra)} --force-reinstall"
@@ -130,13 +136,13 @@ MINIMUM_TORCH = (2, 5, 1)
 def require_torch(extra: str) -> Any:
     """The torch module; an ImportError names the extra to install when it is missing or too old."""
     wanted = ".".join(map(str, MINIMUM_TORCH))
-    how = f"install it with: pip install pydftracer[{extra}]"
+    how = advice("torch", extra)
     try:
         torch = importlib.import_module("torch")
     except ImportError as error:
-        raise ImportError(f"this part of dftracer needs torch >= {wanted} ({error}); {how}") from error
+        raise MissingExtra(f"this part of dftracer needs torch >= {wanted} ({error}): {how}") from error
     found = str(getattr(torch, "__version__", "0"))
     numbers = tuple(int(part) for part in re.findall(r"\d+", found.split("+", maxsplit=1)[0])[:3])
     if numbers < MINIMUM_TORCH:
-        raise ImportError(f"this part of dftracer needs torch >= {wanted}, found {found}; {how}")
+        raise MissingExtra(f"this part of dftracer needs torch >= {wanted}, found {found}: {how}")
     return torch

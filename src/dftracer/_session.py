@@ -60,9 +60,18 @@ def _configure(prefix: str | None = None) -> None:
     _core.configure(settings)
 
 
-def _is_multiprocessing_child() -> bool:
+def is_multiprocessing_child() -> bool:
+    """Whether a process of multiprocessing started this one."""
     process = sys.modules.get("multiprocessing.process")
     return process is not None and process.parent_process() is not None
+
+
+def at_child_exit(function: Callable[[], object], priority: int) -> None:
+    """Call it when this process exits, if that is a child of multiprocessing: those run no `atexit` handlers."""
+    if is_multiprocessing_child():
+        from multiprocessing import util  # noqa: PLC0415 - such a process has loaded it
+
+        util.Finalize(None, function, exitpriority=priority)
 
 
 def _join() -> None:
@@ -74,7 +83,7 @@ def _join() -> None:
     _configure(prefix)
     if _core.active():
         _joined = True  # the preloaded library has begun already
-    elif prefix or _is_multiprocessing_child():
+    elif prefix or is_multiprocessing_child():
         _joined = _core.initialize(None)
     # Also before there is a session: the processes started from here are all of one run.
     _inherited.announce_run(_core.run_id())
@@ -98,7 +107,7 @@ def _watch_device() -> None:
 
 
 def _watch_for_hangs() -> None:
-    """Ranks that may wait for each other are watched; automatic tracing sees to that itself."""
+    """Watch ranks that may wait for each other; automatic tracing does so by itself."""
     if SETTINGS.hang_s and SETTINGS.auto == "OFF":
         from dftracer.torch import patches  # noqa: PLC0415 - only where something is recorded
 
@@ -170,7 +179,7 @@ def _local(name: str | None) -> str | None:
 
     if place != url and not _inherited.announced_session() and not _config.rank_info().rank:
         folder, target = os.path.dirname(place), url.rpartition("/")[0]
-        _messages.always(f"traces wait in {folder}: dftracer ship {folder} {target} sends them")
+        _messages.always(f"the traces are still in {folder}; dftracer ship {folder} {target} sends them")
     return name if name is None else place
 
 
@@ -184,7 +193,7 @@ def _hint_that_it_is_off() -> None:
             "tracing was switched on after dftracer had been imported; nothing is recorded "
             "(set DFTRACER_ENABLE=1 before the program starts, or call dftracer.start())"
         )
-    elif _is_interactive() and not _config.tracing_refused() and not _is_multiprocessing_child():
+    elif _is_interactive() and not _config.tracing_refused() and not is_multiprocessing_child():
         _messages.always(
             "tracing is off, nothing is recorded: set DFTRACER_ENABLE=1 before the program starts, "
             "or call dftracer.start(); DFTRACER_ENABLE=0 hides this line"
@@ -210,7 +219,7 @@ def switch_on() -> None:
     _config.turn_on()
     SETTINGS = _config.load_settings(enable=True)
     before_finalize(note_exception)
-    before_finalize(_core.wait_until_gloo_lets_go)
+    before_finalize(_core.wait_for_gloo_threads)
     _configure()
     from dftracer import _inherited  # noqa: PLC0415 - with tracing on only
 
@@ -281,7 +290,7 @@ def stop() -> list[str]:
     path = _core.trace_path()
     end()
     if _enable_before:
-        _config.turn_back(_enable_before.pop())
+        _config.restore_enable(_enable_before.pop())
     return [] if path is None else _written(path)
 
 
@@ -343,16 +352,16 @@ def note_exception() -> None:
         return
     _core.log_metadata("PR", "exception", type(error).__name__)
     _core.log_metadata("PR", "exception_us", str(_core.time_ns() // 1000))
-    text, place = told_by(error)
+    text, place = describe_exception(error)
     if text:
         _core.log_metadata("PR", "exception_text", text)
     if place:
         _core.log_metadata("PR", "exception_at", place)
 
 
-def told_by(error: BaseException) -> tuple[str, str]:
+def describe_exception(error: BaseException) -> tuple[str, str]:
     """What an exception says, on one line, and the line of the program it comes from."""
-    text, place = _passed_on(error) or (_text_of(error), _users_line(error.__traceback__))
+    text, place = _passed_on(error) or (_text_of(error), _line_of_traceback(error.__traceback__))
     return text[:_LONGEST_TEXT], place
 
 
@@ -365,14 +374,14 @@ def _text_of(error: BaseException) -> str:
 
 
 def _passed_on(error: BaseException) -> tuple[str, str] | None:
-    """Of one that torch passes on from a loader's worker, with its traceback as text: what it was there.
+    """For an error that torch passes on from a loader worker: its text and place, from the traceback inside.
 
-    The line that asked for the batch says nothing.
+    The line that asked for the batch explains nothing.
     """
-    told = error.args[0] if error.args else None
-    if not isinstance(told, str):
+    message = error.args[0] if error.args else None
+    if not isinstance(message, str):
         return None
-    caught, original, traceback = str.__str__(told).partition(
+    caught, original, traceback = str.__str__(message).partition(
         ".\nOriginal Traceback (most recent call last):\n"
     )
     if not original or not caught.startswith("Caught "):
@@ -381,21 +390,21 @@ def _passed_on(error: BaseException) -> tuple[str, str] | None:
 
     frames = list(re.finditer(r'^  File "(.+)", line (\d+).*\n', traceback, re.MULTILINE))
     after = traceback[frames[-1].end() :] if frames else traceback
-    said = [line for line in after.splitlines() if not line.startswith(" ")]
-    text = " ".join(" ".join(said).partition(": ")[2].split())
+    last = [line for line in after.splitlines() if not line.startswith(" ")]
+    text = " ".join(" ".join(last).partition(": ")[2].split())
     where = caught.removeprefix("Caught ").partition(" ")[2]
-    return f"{text} ({where})".strip(), _users_place((f[1], int(f[2])) for f in frames)
+    return f"{text} ({where})".strip(), _innermost_program_line((f[1], int(f[2])) for f in frames)
 
 
-def _users_line(traceback: TracebackType | None) -> str:
+def _line_of_traceback(traceback: TracebackType | None) -> str:
     places = []
     while traceback is not None:
         places.append((traceback.tb_frame.f_code.co_filename, traceback.tb_lineno))
         traceback = traceback.tb_next
-    return _users_place(places)
+    return _innermost_program_line(places)
 
 
-def _users_place(places: Iterable[tuple[str, int]]) -> str:
+def _innermost_program_line(places: Iterable[tuple[str, int]]) -> str:
     """The innermost line of the program itself, otherwise the innermost of all."""
     last = own = ""
     packages = (p for p in sys.path if p.endswith("-packages"))
@@ -409,7 +418,7 @@ def _users_place(places: Iterable[tuple[str, int]]) -> str:
 
 if SETTINGS.enable:
     before_finalize(note_exception)
-    before_finalize(_core.wait_until_gloo_lets_go)
+    before_finalize(_core.wait_for_gloo_threads)
     _join()
 else:
     _core.configure({"enable": False})

@@ -1,7 +1,10 @@
-"""Text for people: numbers with units, and tables that fit a width, in plain text or on a rich console."""
+"""Text for people: numbers with units, tables that fit a width, in plain text or on a rich console, and pages."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,6 +39,11 @@ def counted(n: int, noun: str, many: str | None = None) -> str:
     return f"{count_text(n)} {noun if n == 1 else many or noun + 's'}"
 
 
+def times_text(n: int) -> str:
+    """`once`, `twice`, `3 times`."""
+    return {1: "once", 2: "twice"}.get(n, f"{count_text(n)} times")
+
+
 def bytes_text(n: float) -> str:
     """A size in binary units."""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -53,7 +61,8 @@ def count_text(n: int) -> str:
 # --- Tables that fit a width: numbers stay whole, text gives way first, then columns that matter least
 
 
-_LEAST_TEXT = 14
+_MIN_TEXT = 14
+_GAP = 2
 
 
 class Column(NamedTuple):
@@ -103,17 +112,17 @@ def shortened(text: str, width: int, tail: bool = False) -> str:
     return "…" + text[len(text) - width + 1 :] if tail else text[: width - 1] + "…"
 
 
-def fit(columns: Sequence[Column], rows: Sequence[Sequence[Any]], room: int | None, gap: int = 2) -> Fitted:
+def fit(columns: Sequence[Column], rows: Sequence[Sequence[Any]], room: int | None) -> Fitted:
     """Lay a table out in `room` characters; None is as wide as it needs."""
     kept = list(range(len(columns)))
     dropped: list[str] = []
     while True:
-        fitted = _fit(columns, rows, kept, room, gap, tuple(dropped))
+        fitted = _fit(columns, rows, kept, room, tuple(dropped))
         can_go = [i for i in kept if columns[i].drop]
         if fitted is not None:
             return fitted
         if not can_go:
-            made = _fit(columns, rows, kept, None, gap, tuple(dropped))
+            made = _fit(columns, rows, kept, None, tuple(dropped))
             assert made is not None
             return made
         least = min(can_go, key=lambda i: columns[i].drop)
@@ -126,16 +135,15 @@ def _fit(
     rows: Sequence[Sequence[Any]],
     kept: list[int],
     room: int | None,
-    gap: int,
     dropped: tuple[str, ...],
 ) -> Fitted | None:
     """One try with these columns: as they are, with text cut, with the lead on lines of its own."""
     own = tuple(columns[i] for i in kept)
     cells = [[row[i] for i in kept] for row in rows]
     widths = [max(map(_length, (c.name, *column))) for c, *column in zip(own, *cells, strict=True)]
-    if room is None or sum(widths) + gap * (len(widths) - 1) <= room:
+    if room is None or sum(widths) + _GAP * (len(widths) - 1) <= room:
         return Fitted(own, tuple(widths), cells, None, dropped)
-    cut = _cut(own, widths, room - gap * (len(widths) - 1))
+    cut = _cut(own, widths, room - _GAP * (len(widths) - 1))
     if cut is not None:
         return Fitted(own, tuple(cut), _shortened(own, cells, cut), None, dropped)
     lead = next((i for i, c in enumerate(own) if c.lead), None)
@@ -143,7 +151,7 @@ def _fit(
         return None
     rest = [c for i, c in enumerate(own) if i != lead]
     below = [w for i, w in enumerate(widths) if i != lead]
-    least = _cut(rest, below, room - gap * len(rest))
+    least = _cut(rest, below, room - _GAP * len(rest))
     if least is None:
         return None
     least.insert(lead, room)
@@ -157,7 +165,7 @@ def _cut(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[in
     may = [i for i, c in enumerate(columns) if not (c.right or c.whole)]
     while sum(out) > room:
         widest = max(may, key=lambda i: out[i], default=None)
-        if widest is None or out[widest] <= _LEAST_TEXT:
+        if widest is None or out[widest] <= _MIN_TEXT:
             return None
         out[widest] -= 1
     return out
@@ -173,10 +181,20 @@ def _shortened(columns: Sequence[Column], rows: list[list[Any]], widths: Sequenc
     ]
 
 
+def table_lines(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int | None = None
+) -> list[str]:
+    """A table as plain text: its head, its rows, and which columns there was no room for."""
+    table = fit(columns, rows, room)
+    cells = [line for row in (table.head, *table.rows) for line in table.lines(row)]
+    gap = " " * _GAP
+    lines = [gap.join(c.rjust(w) if right else c.ljust(w) for c, w, right in line).rstrip() for line in cells]
+    return [*lines, f"(no room for: {', '.join(table.dropped)})"] if table.dropped else lines
+
+
 # --- The same tables on a rich console
 
 
-_GAP = 2
 _LONGEST_BAR = 30
 
 
@@ -194,7 +212,7 @@ def bar(length: float, style: str, blamed: bool = False) -> Any:
 def print_table(con: Console, title: str, columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> None:
     """A title, a head, a rule and rows of text or of rich Text, within the width of the console."""
     text = need("rich.text").Text
-    table = fit(columns, rows, con.width - 1, _GAP)
+    table = fit(columns, rows, con.width - 1)
     con.print()
     con.print(text(title, style="bold"))
     heads = [[(text(str(c), style="bold"), w, r) for c, w, r in line] for line in table.lines(table.head)]
@@ -218,3 +236,27 @@ def _joined(cells: list[tuple[Any, int, bool]], text: Any) -> Any:
         line.append_text(shown)
         line.append("" if right else space)
     return line
+
+
+# --- Pages: one file that fetches nothing
+
+
+def html_document(title: str, body: str, style: str, script: str = "") -> str:
+    """A page that has this style and no script, or only this one; `body`: HTML."""
+
+    def allowed(text: str) -> str:
+        return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+    policy = (
+        f"default-src 'none'; style-src {allowed(style)}; img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    if script:
+        policy += f"; script-src {allowed(script)}"
+        body += f"<script>{script}</script>\n"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">\n'
+        f"<title>{html.escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
+    )

@@ -17,8 +17,6 @@ from dftracer import _core
 if TYPE_CHECKING:
     from dftracer.analyze import Analysis
 
-__all__ = ["load_ipython_extension", "unload_ipython_extension"]
-
 _USAGE = """\
 %%dftracer [-o DIR] [--no-auto] [--text]
 
@@ -117,7 +115,7 @@ def text_of(analysis: Analysis) -> str:
     """The report of the terminal as text."""
     import io  # noqa: PLC0415
 
-    from dftracer._terminal import safe_console  # noqa: PLC0415
+    from dftracer._console import safe_console  # noqa: PLC0415
     from dftracer.report import print_report  # noqa: PLC0415
 
     out = io.StringIO()

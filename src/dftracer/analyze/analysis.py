@@ -32,15 +32,15 @@ from dftracer.analyze.map.step_rows import partial_of_rows, process_of_rows, row
 from dftracer.analyze.map.threads import Explanation, Lanes, LaneStore, Question, explain
 from dftracer.analyze.peers import scores
 from dftracer.analyze.rules import loading, machine_limits, training, trust
-from dftracer.analyze.rules.bound import Bound, find_bound, view_of
+from dftracer.analyze.rules.bound import Bound, find_bound, judged_run
 from dftracer.analyze.rules.finding import Context, Findings, ordered
 from dftracer.analyze.say.verdict import Head, head
 from dftracer.format.members import member_spans
-from dftracer.format.trace_names import Paths, find_traces, is_rows_name, part_of
-from dftracer.load.find import NoTraces, here, recover
+from dftracer.format.trace_names import NoTraces, Paths, find_traces, is_rows_name, part_of
+from dftracer.load.find import here, recover
 from dftracer.load.process import ProcessInfo, Run, find_runs, processes_of, run_identity
-from dftracer.load.rows import RowFile, read_row_files, rows_alone
-from dftracer.load.trace import Filter, Trace
+from dftracer.load.rows import RowFile, read_row_files, rows_without_traces
+from dftracer.load.trace import Filter, Trace, available_cores
 
 # Files at least twice this size are read by several tasks: about 2 M events, or a second of work, each.
 SPAN_BYTES = 32 << 20
@@ -62,16 +62,15 @@ class Analysis:
         self.job = job
         self.from_rows = from_rows  # the events are gone
         self._other_runs = other_runs or []
-        self.trace_facts: dict[str, Any] = trust.statement(job)
+        self.trace_facts: dict[str, Any] = trust.trace_facts(job)
         self.name_table: pl.DataFrame = frames.names(job)
         self.file_table: pl.DataFrame | None = frames.files(job)
-        view = view_of(job)
-        self.view = view
-        run_us = job.run_us if view is None else view.rank.main.phases.run_us
+        self.view = judged = judged_run(job)
+        run_us = job.run_us if judged is None else judged.rank.main.phases.run_us
         self.ended: trust.Ended = trust.how_it_ended(job)
         self.run_s = run_us / 1e6
-        self.bound: Bound | None = find_bound(view)
-        context = Context(job, self.name_table, self.file_table, self.run_s, view, self.bound)
+        self.bound: Bound | None = find_bound(judged)
+        context = Context(job, self.name_table, self.file_table, self.run_s, judged, self.bound)
         found = machine_limits.without_symptoms(context, [f for rule in _RULES for f in rule(context)])
         evidence = trust.evidence_findings(context, self.trace_facts)
         self.findings: Findings = Findings([*ordered(found), *evidence])
@@ -268,7 +267,7 @@ def rows_left(paths: Paths, run: str | None = None) -> tuple[list[RowFile], list
     """The step rows of the run that is meant, if nothing else is left of it, and the other runs."""
     local = here(paths)
     given = [local] if isinstance(local, str | os.PathLike) else list(local)
-    alone = rows_alone(given)
+    alone = rows_without_traces(given)
     if not alone:
         return [], []
     traces = find_traces([p for p in given if not is_rows_name(p)])
@@ -352,7 +351,7 @@ def connect(dask: Any) -> Iterator[Any]:
     if not isinstance(dask, str):
         yield dask
     elif dask == "local":
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = available_cores()
         with (
             distributed.LocalCluster(
                 n_workers=cores, threads_per_worker=1, dashboard_address=None
@@ -420,7 +419,7 @@ def _submit(client: Any, unit: list[ProcessInfo], trace: Trace, span_bytes: int,
 
 def _read(parts: list[ProcessInfo], where: Filter, chunk_text: int, files: _Files) -> _Results:
     for part in parts:
-        _must_see(part)
+        _check_visible(part)
     return analyze_files(parts, where, 1, chunk_text, files=files)
 
 
@@ -429,11 +428,11 @@ def _read_torch(process: TorchProcess) -> _Results:
 
 
 def _digest(part: ProcessInfo, where: Filter, chunk_text: int, span: tuple[int, int]) -> SpanDigest:
-    _must_see(part)
+    _check_visible(part)
     return digest_span(part, where, chunk_text, span)
 
 
-def _must_see(part: ProcessInfo) -> None:
+def _check_visible(part: ProcessInfo) -> None:
     if not part.file.exists():
         raise FileNotFoundError(
             f"{part.file} is not visible to this worker; traces must be on a shared file system"

@@ -39,9 +39,9 @@ _SURE = 6.0  # robust standard deviations
 _WORTH = 0.005  # of the time of a rank: less is not worth a line
 _FEW_WORTH = 0.05  # the same where there are few
 _SLOW_STEP = 1.5  # times the usual one
-_MOST = 20  # of each kind are listed
+_MAX = 20  # of each kind are listed
 _BLOCK = 8  # ranks of a node, if nothing names the nodes
-_FEWEST = 8  # ranks, or groups, for a comparison
+_MIN = 8  # ranks, or groups, for a comparison
 
 
 @dataclass
@@ -227,7 +227,7 @@ def read_fleet(
     runs = sorted({r.run or "" for r in found})
     found = [r for r in found if r.run == wanted]
     if not found:
-        raise NoTraces(f"no rows of run {run}; there are {', '.join(runs)}")
+        raise NoTraces(f"no rows of run {run}; known runs: {', '.join(runs)}")
     # One after the other: what a later attempt did again replaces what an earlier one did.
     found.sort(key=lambda r: (r.rank, r.attempt, r.start_us))
     for number, each in enumerate(found):
@@ -303,7 +303,7 @@ def _excess(fleet: Fleet) -> Floats:
 
 def _outliers(values: Floats, worth: float) -> npt.NDArray[np.intp]:
     """Which values stand out upwards."""
-    if values.size < _FEWEST:  # too few to know how much they differ anyway
+    if values.size < _MIN:  # too few to know how much they differ anyway
         return np.flatnonzero(values - np.median(values) > worth * _FEW_WORTH / _WORTH)
     return np.flatnonzero(values - np.median(values) > max(_SURE * _spread(values), worth))
 
@@ -323,19 +323,19 @@ def _judge(fleet: Fleet) -> None:
         for s in _OWN
         for r in _outliers(own[:, s], worth).tolist()
     ]
-    fleet.slow_ranks = sorted(slow, key=lambda r: (-r.seconds, r.rank, r.stage))[:_MOST]
+    fleet.slow_ranks = sorted(slow, key=lambda r: (-r.seconds, r.rank, r.stage))[:_MAX]
     fleet.slow_steps = _slow_steps(fleet)
 
 
 def _slow_steps(fleet: Fleet) -> list[SlowStep]:
     """Steps that took the median rank much longer; the first one always does."""
     times = fleet.step_us[1:]
-    if times.size < _FEWEST:
+    if times.size < _MIN:
         return []
     usual = float(np.median(times))
     slow = np.flatnonzero((times > _SLOW_STEP * usual) & (times - usual > _SURE * _spread(times)))
     found = [SlowStep(int(fleet.steps[i + 1]), float(times[i] - usual) / 1e6) for i in slow.tolist()]
-    return sorted(found, key=lambda s: (-s.seconds, s.step))[:_MOST]
+    return sorted(found, key=lambda s: (-s.seconds, s.step))[:_MAX]
 
 
 def _nodes(fleet: Fleet) -> list[npt.NDArray[np.intp]]:
@@ -362,7 +362,7 @@ def _medians_of(nodes: list[npt.NDArray[np.intp]], values: Floats) -> Floats:
 def _slow_groups(fleet: Fleet, beyond: Floats, worth: float) -> list[SlowGroup]:
     """Nodes whose ranks are slow in the same stage; neighbours are one group, a rack."""
     nodes = [rows for rows in _nodes(fleet) if rows.size > 1]
-    if len(nodes) < _FEWEST:
+    if len(nodes) < _MIN:
         return []
     out: list[SlowGroup] = []
     for s in _OWN:
@@ -375,4 +375,4 @@ def _slow_groups(fleet: Fleet, beyond: Floats, worth: float) -> list[SlowGroup]:
             lost = float(np.median(beyond[rows, s])) * fleet.steps.size / 1e6
             ranks = sorted(fleet.ranks[rows].tolist())
             out.append(SlowGroup(ranks, STAGES[s], lost, fleet.hosts[int(rows[0])]))
-    return sorted(out, key=lambda g: (-g.seconds * len(g.ranks), g.ranks[0], g.stage))[:_MOST]
+    return sorted(out, key=lambda g: (-g.seconds * len(g.ranks), g.ranks[0], g.stage))[:_MAX]

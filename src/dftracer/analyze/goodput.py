@@ -1,4 +1,4 @@
-"""The goodput of a job: of all its time, over all its attempts, how much made new steps, what took the rest.
+"""The goodput of a job: of all its time, over all attempts, how much went into new steps, and into what else.
 
 An attempt is one life of the job's processes, whoever started it again: a launcher, a scheduler, a loop in a
 shell. Each is looked at through one of its ranks, for ranks that train together take the same time. Every
@@ -26,8 +26,8 @@ from dftracer.analyze.job import attempt_of
 from dftracer.analyze.map.partial import Partial
 from dftracer.analyze.map.steps import Checkpoint
 from dftracer.analyze.rules.trust import Ended, attempts
+from dftracer.format.trace_names import NoTraces
 from dftracer.load.chunk import MISSING, Ints
-from dftracer.load.find import NoTraces
 from dftracer.load.process import Run, as_integer, run_identity
 
 PARTS = (
@@ -59,7 +59,7 @@ class Attempt:
     ended: Ended
     hangs: Intervals = EMPTY
     numbers: Ints = field(default_factory=lambda: EMPTY[0])  # of its finished steps, in the whole job
-    numbered: bool = True  # otherwise it went on from a checkpoint, and nothing tells from which
+    numbered: bool = True  # False: it resumed from an unknown checkpoint
     followed: bool = False  # another attempt came after it
     spans: dict[str, Intervals] = field(default_factory=dict)  # its time by part; "productive" is one of them
 
@@ -105,7 +105,7 @@ class Goodput:
     """The time of a job, which is the sum of its parts."""
 
     attempts: list[Attempt]
-    left_out: list[str] = field(default_factory=list)  # runs in the same place that are no attempts of it
+    left_out: list[str] = field(default_factory=list)  # runs in the same place that are not attempts of it
 
     @property
     def start(self) -> int:
@@ -143,10 +143,10 @@ class Goodput:
 
     @property
     def recomputed_steps(self) -> int | None:
-        """None: not known, because it is not known where an attempt went on."""
+        """None if it is not known where an attempt resumed."""
         if not all(a.numbered for a in self.attempts):
             return None
-        return sum(int(again.sum()) for again in _again(self.attempts))
+        return sum(int(again.sum()) for again in _repeated_steps(self.attempts))
 
     @property
     def steps(self) -> int:
@@ -185,9 +185,9 @@ def goodput(
         before.end = min(before.end, after.start)
         before.followed = True
     _number(found)
-    again = _again(found)
+    again = _repeated_steps(found)
     for attempt, repeated in zip(found, again, strict=True):
-        _divide(attempt, repeated)
+        _split_time(attempt, repeated)
     return Goodput(found, chosen.left_out)
 
 
@@ -213,7 +213,7 @@ class _Chooser:
             mine = [r for r in self.all if _name_of(r) == name]
             if not mine:
                 known = sorted({n for r in self.all if (n := _name_of(r))})
-                choice = f"there are {', '.join(known)}" if known else "no run has a name"
+                choice = f"known names: {', '.join(known)}" if known else "no run has a name"
                 raise NoTraces(f"no run is called {name!r}; {choice}")
             found = self._named(mine)
         else:
@@ -230,12 +230,12 @@ class _Chooser:
 
     def _named(self, mine: list[Run]) -> list[tuple[Run, Analysis]]:
         """All of them if the name was asked for. The newest run's own name may be that of a series of jobs:
-        one that ended well and is not gone on with belongs to the job before.
+        a run that ended normally and was not resumed belongs to the job before.
         """
         found: list[tuple[Run, Analysis]] = []
         for done, run in enumerate(reversed(mine)):
             analysis = self._read(run, done, len(mine))
-            if found and self.name is None and not _failed(analysis) and _anew(found[0][1], analysis):
+            if found and self.name is None and not _failed(analysis) and _started_over(found[0][1], analysis):
                 break
             found.insert(0, (run, analysis))
         return found
@@ -271,7 +271,7 @@ def _command(run: Run) -> list[str]:
 
 
 def _same_program(a: Run, b: Run) -> bool:
-    """The same script, whatever its arguments: one that resumes may be told so by one of them."""
+    """The same script, whatever its arguments: a resumed run may have others."""
     if _command(a) == _command(b):
         return True
     scripts = [next((w for w in _command(r) if w.endswith(".py")), None) for r in (a, b)]
@@ -304,7 +304,7 @@ def _checkpoints(run: Analysis, restored: bool) -> list[Checkpoint]:
     return [c for p in run.job.partials for c in p.checkpoints if c.restored == restored]
 
 
-def _anew(later: Analysis, before: Analysis) -> bool:
+def _started_over(later: Analysis, before: Analysis) -> bool:
     """Whether a run begins where the one before it had begun, and with nothing from it."""
     if _checkpoints(later, restored=True):
         return False
@@ -337,10 +337,10 @@ def _started_again(later_run: Run, later: Analysis, run: Run, before: Analysis) 
         return False
     saved, loaded = _checkpoints(before, restored=False), _checkpoints(later, restored=True)
     beside = any(_same_folder(s.path, r.path) for s in saved for r in loaded)
-    return same_command or beside or _counts_on(later, before)
+    return same_command or beside or _continues_numbering(later, before)
 
 
-def _counts_on(later: Analysis, before: Analysis) -> bool:
+def _continues_numbering(later: Analysis, before: Analysis) -> bool:
     """Whether the numbers of a run's steps go on where those of another were."""
     labels = [max((p.steps.step for p in a.job.partials), key=len) for a in (later, before)]
     if any(not each.size or (each == MISSING).any() for each in labels):
@@ -364,27 +364,27 @@ def _attempts(run: Run, analysis: Analysis) -> list[Attempt]:
         for n, ended in zip(numbers, ends, strict=True)
     ]
     # The launcher's own process was there before and after them.
-    out[0].start = min(out[0].start, _born(job.partials))
-    out[-1].end = max(out[-1].end, _over(job.partials))
+    out[0].start = min(out[0].start, _started_us(job.partials))
+    out[-1].end = max(out[-1].end, _ended_us(job.partials))
     return out
 
 
 def _attempt(run: Run, partials: list[Partial], ended: Ended) -> Attempt:
     by_steps = sorted(partials, key=lambda p: (-len(p.steps), p.process.rank or 0, p.first_us or 0))
     main = by_steps[0] if by_steps and len(by_steps[0].steps) else None
-    start, end = _born(partials), _over(partials)
+    start, end = _started_us(partials), _ended_us(partials)
     hangs = _hangs({f.parent for f in run.files}, start, end)
     return Attempt(run.id, start, end, main, partials, ended, hangs)
 
 
-def _born(partials: list[Partial]) -> int:
+def _started_us(partials: list[Partial]) -> int:
     known = [
         t for p in partials for t in (p.process.born_us, p.process.start_us, p.first_us) if t is not None
     ]
     return min(known, default=0)
 
 
-def _over(partials: list[Partial]) -> int:
+def _ended_us(partials: list[Partial]) -> int:
     return max((t for p in partials for t in (p.process.end_us, p.last_us) if t is not None), default=0)
 
 
@@ -423,11 +423,11 @@ def _number(found: list[Attempt]) -> None:
             if resumed is not None:
                 labels = labels + (resumed - origin)
             else:
-                attempt.numbered = not _went_on_somewhere(attempt, found[:i])
+                attempt.numbered = not _resumed_at_unknown_step(attempt, found[:i])
         attempt.numbers = labels
 
 
-def _went_on_somewhere(attempt: Attempt, earlier: list[Attempt]) -> bool:
+def _resumed_at_unknown_step(attempt: Attempt, earlier: list[Attempt]) -> bool:
     """Whether it restored what an earlier one may have saved, and nothing tells which checkpoint that was.
 
     Step rows and plain annotations have neither the path of a checkpoint nor a number that is in it.
@@ -493,7 +493,7 @@ def _same_folder(a: str | None, b: str | None) -> bool:
     return folders[0] == folders[1] or _same_path(*folders)
 
 
-def _again(found: list[Attempt]) -> list[np.ndarray]:
+def _repeated_steps(found: list[Attempt]) -> list[np.ndarray]:
     """For each attempt, which of its steps an earlier one had finished already."""
     done: list[tuple[int, int]] = []
     out = []
@@ -510,7 +510,7 @@ def _again(found: list[Attempt]) -> list[np.ndarray]:
 # Where the time of an attempt went -------------------------------------------------------------------------
 
 
-def _divide(attempt: Attempt, again: np.ndarray) -> None:
+def _split_time(attempt: Attempt, again: np.ndarray) -> None:
     """Give every moment of an attempt to one part: the first that claims it has it."""
     rest: Intervals = np.array([attempt.start], np.int64), np.array([attempt.end], np.int64)
     if attempt.end <= attempt.start:

@@ -28,9 +28,9 @@ from dftracer.format.trace_names import (
     find_traces,
     is_rows_name,
 )
-from dftracer.load.find import recover, recover_below
+from dftracer.load.find import recover, recover_below, user_caches
 from dftracer.load.process import ProcessInfo, Run, assign_ranks, find_runs, peek, run_identity
-from dftracer.load.rows import read_row_file, rows_alone
+from dftracer.load.rows import read_row_file, rows_without_traces
 
 _CACHE = "runs.json"
 _CACHE_FORMAT = f"3/{__version__}"  # rows of another version may mean something else
@@ -108,7 +108,7 @@ def tags_of(text: str) -> dict[str, str]:
 
 def cache_file(root: Path) -> list[Path]:
     """Where the rows of the runs below a directory are kept: there, or with the user's caches."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    base = user_caches()
     digest = hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:16]
     return [root / ".dftracer-cache" / _CACHE, base / "dftracer" / f"{digest}-{_CACHE}"]
 
@@ -221,7 +221,7 @@ def _find(given: list[Path], cache: _Cache) -> tuple[list[Run], dict[str, Any]]:
 
 def _files(given: list[Path]) -> list[Path]:
     """The traces, and the step rows of those that are gone."""
-    alone = [Path(file) for file in rows_alone(given)]
+    alone = [Path(file) for file in rows_without_traces(given)]
     if not alone:
         return find_files(given)
     traces = find_traces([path for path in given if not is_rows_name(path)])
@@ -274,13 +274,13 @@ def _row(run: Run) -> RunRow:
     )
     try:
         _judge(row, analyze([str(f) for f in run.files], run="all"))
-        _mind_remote_files(row, run.files)
+        _complete_from_rows(row, run.files)
     except NoTraces as problem:  # a process that was killed at once
         row.verdict = str(problem)
     return row
 
 
-def _mind_remote_files(row: RunRow, files: list[Path]) -> None:
+def _complete_from_rows(row: RunRow, files: list[Path]) -> None:
     """Of remote files only the ends may have been read: their step rows say what is missing, if anything."""
     if not any("dftracer-remote" in file.parts for file in files):
         return

@@ -15,7 +15,7 @@ from dftracer.analyze.job import Job, Rank
 from dftracer.analyze.stages import STAGE_INDEX, STAGES
 from dftracer.load.chunk import MISSING, Ints
 
-MOST_STEPS: Final = 4096  # in the compact form, in runs of _CONSECUTIVE ones
+MAX_STEPS: Final = 4096  # in the compact form, in runs of _CONSECUTIVE ones
 _SHORT: Final = 0.5  # a rank with less than this share of the steps ended early and is left out
 _SEED: Final = 20
 _CONSECUTIVE: Final = 32
@@ -121,7 +121,7 @@ def unseen_stages(rank: Rank) -> list[str]:
 def steady_steps(job: Job) -> dict[str, Any] | None:
     """Microseconds per step and stage; None if there are no steps.
 
-    From more than `MOST_STEPS` steps, some consecutive ones are drawn from each of many equal stretches, with
+    From more than `MAX_STEPS` steps, some consecutive ones are drawn from each of many equal stretches, with
     a fixed seed: a regular choice could miss, or hit, everything that a program does at regular intervals,
     and single steps would not show that neighbours make up for each other (workers that take turns).
     """
@@ -170,9 +170,9 @@ def _away(rank: Rank, together: bool) -> Ints:
 
 
 def _chosen(rows: np.ndarray) -> np.ndarray:
-    if rows.size <= MOST_STEPS:
+    if rows.size <= MAX_STEPS:
         return rows
-    edges = np.linspace(0, rows.size, MOST_STEPS // _CONSECUTIVE + 1).astype(np.int64)
+    edges = np.linspace(0, rows.size, MAX_STEPS // _CONSECUTIVE + 1).astype(np.int64)
     starts = np.random.default_rng(_SEED).integers(edges[:-1], edges[1:] - _CONSECUTIVE + 1)
     chosen: np.ndarray = rows[(starts[:, None] + np.arange(_CONSECUTIVE)).ravel()]
     return chosen

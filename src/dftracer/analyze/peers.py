@@ -49,7 +49,7 @@ _LAUNCHING: Final = [STAGE_INDEX[s] for s in (*COMPUTE_STAGES, "transfer", "comm
 _MEETING = ("comm", "backward")  # where ranks meet; waiting is taken from the first as far as it goes
 _TOGETHER = 0.05  # step times of ranks that synchronise differ by less
 _NEVER = np.iinfo(np.int64).min // 4  # before every moment
-_ALIGNED, _MOST_PARTS = 64, 256  # collectives that clocks are compared over, and how often at most
+_ALIGNED, _MAX_PARTS = 64, 256  # collectives that clocks are compared over, and how often at most
 
 
 @dataclass
@@ -161,7 +161,7 @@ def find_meetings(
     )
 
 
-def find_in_stream(
+def find_nccl_meetings(
     found: MeetingRows,
     synchronised: Ints,
     timeline: tuple[Ints, Ints, Ints],
@@ -284,7 +284,7 @@ def mark_waiting(ranks: list[Rank]) -> None:
     if len(known) < 2:
         return
     matched = _match(known)
-    if _match_in_stream(known) or matched:
+    if _match_nccl(known) or matched:
         return
     n = min(len(r.main.steps) for r in known)
     steady = np.logical_and.reduce([r.main.steps.steady[:n] for r in known])
@@ -336,7 +336,7 @@ def _match(ranks: list[Rank]) -> bool:
     return True
 
 
-def _match_in_stream(ranks: list[Rank]) -> bool:
+def _match_nccl(ranks: list[Rank]) -> bool:
     """The same for NCCL's; False where some rank has none, or none ever waits for its device."""
     meetings = [r.main.in_stream for r in ranks]
     if not all(len(m) for m in meetings) or not any(m.blocked[0].size for m in meetings):
@@ -357,11 +357,11 @@ def _match_in_stream(ranks: list[Rank]) -> bool:
             rank.peers.error_us = 0 if rank.peers.error_us is None else rank.peers.error_us
         # Clocks of one host are one; those of others are not compared, so that nothing is claimed of them.
         comparable = np.array([host == hosts[i] for host in hosts])
-        _wait_in_stream(i, ranks, rows, np.where(comparable[:, None], arrived, _NEVER), stopped)
+        _book_nccl_waiting(i, ranks, rows, np.where(comparable[:, None], arrived, _NEVER), stopped)
     return True
 
 
-def _wait_in_stream(i: int, ranks: list[Rank], rows: Ints, arrived: Ints, stopped: Bools) -> None:
+def _book_nccl_waiting(i: int, ranks: list[Rank], rows: Ints, arrived: Ints, stopped: Bools) -> None:
     """Book the waiting of one rank that is certain.
 
     The call in which it was blocked may be over only after the last rank came: if it ended before, it did not
@@ -443,7 +443,7 @@ def _on_one_clock(ranks: list[Rank], meetings: list[Meetings], rows: Ints) -> _M
         both = np.flatnonzero(~absent[0] & ~absent[i] & together)
         if not both.size:
             continue
-        parts = both[:: max(_ALIGNED, -(-both.size // _MOST_PARTS))]
+        parts = both[:: max(_ALIGNED, -(-both.size // _MAX_PARTS))]
         edges = np.searchsorted(both, parts)
         high = np.minimum.reduceat(ended[i][both] - arrived[0][both], edges)
         low = np.maximum.reduceat(arrived[i][both] - ended[0][both], edges)

@@ -25,7 +25,7 @@ MAJORITY: Final = 0.5  # "mostly" needs it
 
 # Steps
 SLOW_STEP_FACTOR: Final = 3.0  # times the median step
-SLOW_STEP_MOST: Final = 0.25  # of the steps; if there are more, they are not exceptions
+SLOW_STEP_MAX: Final = 0.25  # of the steps; if there are more, they are not exceptions
 DRIFT_STEPS: Final = 24
 DRIFT_CHANGE: Final = 0.10
 DRIFT_P: Final = 0.01  # how often shuffled steps show such a trend
@@ -52,7 +52,7 @@ MANY_OPENS: Final = 100
 OPENS_SHARE: Final = 0.2  # of the I/O time
 REREAD_FACTOR: Final = 2.0  # opens per epoch, by one rank
 SLOW_FILE_FACTOR: Final = 4.0  # times the usual time per byte and per call
-SLOW_FILE_MOST: Final = 0.25  # of the files
+SLOW_FILE_MAX: Final = 0.25  # of the files
 
 # Machine
 BUSY_SHARE: Final = 0.10  # of the time of the steps, in which they waited for a CPU

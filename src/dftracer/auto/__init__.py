@@ -34,11 +34,12 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+    from dftracer._core import Training
     from dftracer.torch.rule import modules
 
 __all__ = ["ADAPTERS", "adapter", "install", "installed", "modules", "uninstall"]
 
-# Module whose import brings the framework -> module of ours.
+# Module of a framework -> our adapter, installed when that module is imported.
 ADAPTERS: dict[str, str] = {
     "accelerate.accelerator": "dftracer.auto.accelerate",
     "deepspeed.runtime.engine": "dftracer.auto.deepspeed",
@@ -63,6 +64,15 @@ def installed() -> bool:
     return _patches is not None
 
 
+def training_state() -> Training | None:
+    """What the step rule knows of this thread, for adapters; None if this process is not watched."""
+    if _patches is None:
+        return None
+    from dftracer._core import training  # noqa: PLC0415 - the recorder is loaded on use
+
+    return training()
+
+
 def install() -> bool:
     """Watch torch, once it is imported, and its frameworks; returns whether anything is recorded."""
     if not _session.SETTINGS.enable:
@@ -77,10 +87,10 @@ def watch() -> None:
     global _patches  # noqa: PLW0603 - one per process
     if _patches is not None:
         return
-    if "dftracer.python" in sys.modules:  # annotations of an earlier session say nothing of this one
-        __import__("dftracer.torch.rule", fromlist=["*"]).begin_anew()
+    if "dftracer.python" in sys.modules:  # annotations of an earlier session do not count
+        __import__("dftracer.torch.rule", fromlist=["*"]).forget_annotations()
     _patches = Patches()
-    _patches.when_imported("torch", _torch_is_there)
+    _patches.when_imported("torch", _on_torch_import)
     # Not after torch: a framework that imports it is in the middle of its own import then.
     for name, ours in ADAPTERS.items():
         _patches.when_imported(name, _by_adapter(ours))
@@ -92,13 +102,13 @@ def uninstall() -> None:
     if _patches is None:
         return
     stop_waiting()
-    _patches.take_back()
+    _patches.undo_all()
     _patches = None
     finish()
-    _forked()  # the next installation begins anew
+    _forked()  # the next installation starts over
 
 
-def _torch_is_there(torch: ModuleType, patches: Patches) -> None:
+def _on_torch_import(torch: ModuleType, patches: Patches) -> None:
     global _registered  # noqa: PLW0603
     boundaries.watch(torch, patches, _session.SETTINGS.auto_modules)
     if not _registered:
@@ -106,7 +116,7 @@ def _torch_is_there(torch: ModuleType, patches: Patches) -> None:
         before_finalize(finish)
         os.register_at_fork(after_in_child=_forked)
     found("PyTorch")
-    patches.later(boundaries.subscribe("loader", _training_begins))
+    patches.on_undo(boundaries.subscribe("loader", _training_begins))
 
 
 def _by_adapter(ours: str) -> Any:
@@ -119,7 +129,7 @@ def _by_adapter(ours: str) -> Any:
 
 
 def finish() -> None:
-    """Close what is open, in all threads: the program ends, or the recording of it."""
+    """Close what is open, in all threads: the program or its recording ends."""
     rule: Any = sys.modules.get("dftracer.torch.rule")
     if rule is not None:
         failure = getattr(sys, "last_value", None)
@@ -142,7 +152,7 @@ def __getattr__(name: str) -> object:
 
 # --- One line, once per run, that says what was found
 
-_MARK = "DFTRACER_AUTO_MARK"  # set by `dftracer run`: the file that the first to announce makes
+_MARK = "DFTRACER_AUTO_MARK"  # set by `dftracer run`: the file created by the first process that announces
 
 _names: list[str] = []
 _announced = False
@@ -155,7 +165,7 @@ def found(name: str) -> None:
 
 
 def found_unless(name: str, other: str) -> None:
-    """The same, for a framework that another one is built on."""
+    """The same, unless `other` was found, which is built on it."""
     if other not in _names:
         found(name)
 

@@ -1,4 +1,4 @@
-"""Accelerate: its loaders, `accelerator.backward` and its optimizers are torch's, met where torch is."""
+"""Accelerate: its loaders, backward and optimizers are recorded at torch's boundaries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME = ""  # announced when an accelerator prepares something: other frameworks 
 
 
 def install(module: ModuleType, patches: Patches) -> None:
-    """Know that the program itself uses it."""
+    """Note that the program itself uses Accelerate."""
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def prepare(*args: Any, **kwargs: Any) -> Any:

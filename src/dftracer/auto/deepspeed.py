@@ -13,7 +13,7 @@ from typing import Any
 from dftracer import auto
 from dftracer._core import training
 from dftracer.torch.patches import Patches, safely
-from dftracer.torch.rule import ALL_INSIDE
+from dftracer.torch.rule import ANY_OPTIMIZER
 
 NAME = ""  # announced when an engine is made: other frameworks import it without using it
 
@@ -36,14 +36,14 @@ def install(module: ModuleType, patches: Patches) -> None:
 
 def _backward(original: Any) -> Any:
     def backward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        here = training()
-        safely(here.backward_begins)
+        training_state = training()
+        safely(training_state.backward_begins)
         try:
             result = original(self, *args, **kwargs)
         except BaseException as error:
-            safely(here.backward_ends, error)
+            safely(training_state.backward_ends, error)
             raise
-        safely(here.backward_ends)
+        safely(training_state.backward_ends)
         return result
 
     return backward
@@ -51,16 +51,16 @@ def _backward(original: Any) -> Any:
 
 def _step(original: Any) -> Any:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        here = training()
-        if here.scaling or not safely(_updates, self):
+        training_state = training()
+        if training_state.scaling or not safely(_updates, self):
             return original(self, *args, **kwargs)
-        safely(here.optimizer_begins, self)
-        here.scaling = ALL_INSIDE
+        safely(training_state.optimizer_begins, self)
+        training_state.scaling = ANY_OPTIMIZER
         try:
             return original(self, *args, **kwargs)
         finally:
-            here.scaling = 0
-            safely(lambda: here.optimizer_ends(self, not self.was_step_applied()))
+            training_state.scaling = 0
+            safely(lambda: training_state.optimizer_ends(self, not self.was_step_applied()))
 
     return step
 

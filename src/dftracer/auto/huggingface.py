@@ -19,7 +19,6 @@ from dftracer.metrics import ask
 from dftracer.torch.patches import Patches, safely
 
 if TYPE_CHECKING:
-    from dftracer._core import Training
 
     class TrainerCallback:
         """Stands in for the framework's own where types are checked."""
@@ -53,31 +52,23 @@ class DFTracerCallback(TrainerCallback):
             safely(_step_ends)
 
 
-_observed = False  # whether every trainer's callbacks are observed: one of ours has nothing to add then
-
-
-def _here() -> Training | None:
-    if not auto.installed():
-        return None
-    from dftracer._core import training  # noqa: PLC0415 - the recorder is loaded on use
-
-    return training()
+_observed = False  # whether every trainer's callbacks are observed: then our own callback has nothing to add
 
 
 def _begins(state: Any) -> None:
-    here = _here()
-    if here is not None and state.global_step:
-        here.resume(int(state.global_step), int(state.epoch or 0))
+    training_state = auto.training_state()
+    if training_state is not None and state.global_step:
+        training_state.resume(int(state.global_step), int(state.epoch or 0))
 
 
 def _step_ends() -> None:
-    here = _here()
-    if here is not None:
-        here.step_ends()
+    training_state = auto.training_state()
+    if training_state is not None:
+        training_state.step_ends()
 
 
 def install(module: ModuleType, patches: Patches) -> None:
-    """Know when a `transformers.Trainer` has stepped or evaluates; its callbacks stay as they are."""
+    """Learn when a `transformers.Trainer` steps or evaluates; its callbacks are left alone."""
     global _observed  # noqa: PLW0603
     from dftracer.torch.rule import evaluating  # noqa: PLC0415
 
@@ -103,9 +94,9 @@ def install(module: ModuleType, patches: Patches) -> None:
     for name in ("evaluate", "predict"):
         patches.around(module.Trainer, name, evaluating)
     _observed = True
-    patches.later(_no_longer)
+    patches.on_undo(_stop_observing)
 
 
-def _no_longer() -> None:
+def _stop_observing() -> None:
     global _observed  # noqa: PLW0603
     _observed = False

@@ -49,7 +49,7 @@ class DFTracerCallback(Callback):
         self._train = self._epoch = self._waiting = self._batch = self._test = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
-        _quiet(True)
+        _mute_torch(True)
         self._train = _core.time_ns()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -71,7 +71,7 @@ class DFTracerCallback(Callback):
         self._write(EPOCH, self._epoch, _core.time_ns(), epoch=int(epoch))
 
     def on_test_begin(self, logs: Any = None) -> None:
-        _quiet(True)
+        _mute_torch(True)
         self._test = _core.time_ns()
 
     def on_test_end(self, logs: Any = None) -> None:
@@ -79,20 +79,20 @@ class DFTracerCallback(Callback):
         self._write(EVALUATE, self._test, end)
         self._waiting = end
         if not self._train:
-            _quiet(False)
+            _mute_torch(False)
 
     def on_train_end(self, logs: Any = None) -> None:
         self._write(TRAIN, self._train, _core.time_ns())
         self._train = 0
-        _quiet(False)
+        _mute_torch(False)
 
     def _write(self, event: _core.AutoEvent, start: int, end: int, **numbers: int) -> None:
         if start:
             safely(event.write, start, end, dict(numbers))
 
 
-def _quiet(on: bool) -> None:
-    """Keras tells what happens: its optimizers are not torch's."""
+def _mute_torch(on: bool) -> None:
+    """Keras reports its own steps, and its optimizers are not torch's: mute torch's boundaries meanwhile."""
     from dftracer.torch import rule  # noqa: PLC0415 - only where torch may be watched
 
     if not auto.installed() or "torch" not in sys.modules:

@@ -24,7 +24,6 @@ from dftracer.metrics import ask
 from dftracer.torch.patches import Patches, safely
 
 if TYPE_CHECKING:
-    from dftracer._core import Training
 
     class Callback:
         """Stands in for the framework's own where types are checked."""
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
         def __init__(self, dirpath: str | None = None, filename: str | None = None) -> None: ...
 
 else:
-    # The two distributions have classes of their own; the one that the program has imported counts.
+    # The two distributions have separate classes; the one that the program has imported is used.
     _PACKAGE = (
         "pytorch_lightning"
         if "pytorch_lightning" in sys.modules
@@ -51,27 +50,19 @@ NAME = "Lightning"
 _HOOKS = ("[Callback]", "[LightningModule]")
 
 
-def _here() -> Training | None:
-    if not auto.installed():
-        return None
-    from dftracer._core import training  # noqa: PLC0415 - the recorder is loaded on use
-
-    return training()
-
-
 def _now() -> int:
     from dftracer import _core  # noqa: PLC0415
 
     return _core.time_ns()
 
 
-def _tell(method: str, *args: Any) -> None:
-    def tell() -> None:
-        here = _here()
-        if here is not None:
-            getattr(here, method)(*args)
+def _mark(method: str, *args: Any) -> None:
+    def mark() -> None:
+        training_state = auto.training_state()
+        if training_state is not None:
+            getattr(training_state, method)(*args)
 
-    safely(tell)
+    safely(mark)
 
 
 # Hook of a trainer's callbacks -> the call of the step rule. A batch that was only accumulated ends no step.
@@ -84,16 +75,16 @@ _MARKS = {
     "on_predict_start": "evaluation_begins",
     "on_predict_end": "evaluation_ends",
 }
-_observed = False  # whether every trainer's hooks are observed: a callback of ours has nothing to add then
+_observed = False  # whether every trainer's hooks are observed: then our own callback has nothing to add
 
 
 def _hook(trainer: Any, name: str) -> None:
     """A trainer calls this hook of its callbacks."""
     if name in _MARKS:
-        _tell(_MARKS[name])
+        _mark(_MARKS[name])
     elif name == "on_train_start" and trainer.global_step:
         # A resumed run continues counting where the earlier one stopped.
-        _tell("resume", int(trainer.global_step), int(trainer.current_epoch))
+        _mark("resume", int(trainer.global_step), int(trainer.current_epoch))
 
 
 class DFTracerCallback(Callback):
@@ -139,7 +130,7 @@ class DFTracerCallback(Callback):
 
 
 class DFTracerProfiler(Profiler):
-    """Puts what Lightning profiles into the trace."""
+    """Writes what Lightning profiles to the trace."""
 
     def __init__(self) -> None:
         super().__init__(dirpath=None, filename=None)
@@ -152,7 +143,7 @@ class DFTracerProfiler(Profiler):
             return
         self._open[action_name] = _now()
         if _is_forward(action_name):
-            _tell("forward_begins")
+            _mark("forward_begins")
 
     def stop(self, action_name: str) -> None:
         """And ends it."""
@@ -161,7 +152,7 @@ class DFTracerProfiler(Profiler):
             return
         end = _now()
         if _is_forward(action_name):
-            _tell("forward_ends")
+            _mark("forward_ends")
         elif action_name.startswith(_HOOKS) and ".on_" in action_name:
             safely(_write_hook, action_name, start, end)
 
@@ -181,7 +172,7 @@ def _write_hook(name: str, start: int, end: int) -> None:
 
 
 def install(module: ModuleType, patches: Patches) -> None:
-    """Hear of the hooks that a `Trainer` calls; its callbacks stay as they are."""
+    """Observe the hooks that a `Trainer` calls; its callbacks are left alone."""
     global _observed  # noqa: PLW0603
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -193,9 +184,9 @@ def install(module: ModuleType, patches: Patches) -> None:
 
     patches.around(module.call, "_call_callback_hooks", around)
     _observed = True
-    patches.later(_no_longer)
+    patches.on_undo(_stop_observing)
 
 
-def _no_longer() -> None:
+def _stop_observing() -> None:
     global _observed  # noqa: PLW0603
     _observed = False

@@ -2,9 +2,7 @@
 
 import sys
 
-from dftracer.cli.main import main
-
-__all__ = ["launched", "main"]
+from dftracer.cli.main import main as main
 
 
 def launched() -> None:

@@ -1,7 +1,7 @@
 """Starting the user's program so that neither it nor whoever started us can tell the difference.
 
-Either this process becomes the program, or it stays as its parent, to say something at the end. A parent
-passes every signal on, stops and continues with its program, and ends as the program has ended.
+Either this process becomes the program, or it stays as its parent, to print something at the end. A parent
+passes every signal on, stops and continues with its program, and exits as the program did.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import sys
 
-# The program waits for what is loaded here: `signal` would load `enum`, and gives numbers names that nobody
-# reads; the rest is needed only where this process stays.
+# Imports here delay the program: `signal` would load `enum`, to give numbers names that nobody reads; the
+# rest is needed only where this process stays.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-# Python ignores these from its start on, whatever it has inherited.
+# Python ignores these from start-up, whatever it inherited.
 _CHANGED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
-# Programs that leave their children what they ignore. Others that ignore a signal, daemons and the runtimes
-# of languages, do so for themselves only.
+# Programs whose ignored signals are meant for their children too. Others that ignore a signal, such as
+# daemons and language runtimes, do so for themselves only.
 _PASS_THEIR_SIGNALS_ON = frozenset(
     [
         "sh",
@@ -65,11 +65,11 @@ _MOMENT_S = 0.003
 _LOOK_EVERY_S = 0.1
 
 
-def become(command: list[str], env: dict[str, str]) -> None:
+def exec_program(command: list[str], env: dict[str, str]) -> None:
     """Replace this process with the program: same pid, group, descriptors and signals."""
     ignored = _inherited_signals(env)
     _flush()
-    _dispose(ignored)
+    _set_signal_handlers(ignored)
     try:
         os.execvpe(command[0], command, env)
     except OSError as error:
@@ -77,39 +77,39 @@ def become(command: list[str], env: dict[str, str]) -> None:
         raise
 
 
-def accompany(command: list[str], env: dict[str, str], alongside: Callable[[], None] | None = None) -> int:
-    """Run the program to its end; the exit code, or the negative number of the signal that ended it.
+def run_as_child(command: list[str], env: dict[str, str], alongside: Callable[[], None] | None = None) -> int:
+    """Run the program to its end; returns its exit code, or minus the signal that ended it.
 
     `alongside` is called once it runs, and may start threads.
     """
     ignored = _inherited_signals(env)
     _flush()
-    # None of ours is handled: each one is taken from the queue, so that we know who sent it.
+    # We handle no signal: each one is taken from the queue, so that we know who sent it.
     every = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, every)
     children = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, nobody could wait for the program
-    shadow = None
+    witness = None
     try:
         if children == signal.SIG_IGN:
             ignored |= {signal.SIGCHLD}
         child = _started(command, env, mask, ignored)
-        shadow = _Shadow(child)
-        _let_go_of_descriptors()
+        witness = _SignalWitness(child)
+        _close_inherited()
         if alongside is not None:
             alongside()
-        return _follow(child, shadow, every)
+        return _follow(child, witness, every)
     finally:
-        if shadow is not None:
-            shadow.dismiss()
+        if witness is not None:
+            witness.dismiss()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL if children is None else children)
-        # One that came too late is not the end of the verdict.
+        # One that came too late must not keep us from printing the verdict.
         while signal.sigtimedwait(every - mask, 0) is not None:
             pass
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def end_like(code: int) -> int:
-    """The exit code to return; where a signal has ended the program, the same ends this process."""
+def exit_like(code: int) -> int:
+    """Returns the exit code to use; if a signal ended the program, ends this process by the same one."""
     if code >= 0:
         return code
     _flush()
@@ -117,9 +117,9 @@ def end_like(code: int) -> int:
     import contextlib
     import resource
 
-    with contextlib.suppress(OSError, ValueError):  # then there are two
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left the core that counts
-    with contextlib.suppress(OSError, ValueError):  # of SIGKILL it cannot be set, and need not be
+    with contextlib.suppress(OSError, ValueError):  # otherwise there are two core files
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left the core file that counts
+    with contextlib.suppress(OSError, ValueError):  # SIGKILL has no handler to reset
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
     os.kill(os.getpid(), number)
@@ -136,20 +136,20 @@ def _flush() -> None:
 
 
 def _inherited_signals(env: dict[str, str]) -> frozenset[int]:
-    """Which of the signals that Python ignores were ignored before; removes what the launcher left."""
+    """Which signals that Python ignores were ignored before it; removes the launcher's variable."""
     seen = env.pop(_LAUNCHER_SAW, None)
     if seen is not None:
         return frozenset(number for number in _CHANGED_BY_PYTHON if str(int(number)) in seen.split(","))
     return _ignored_by(os.getppid())  # `python -m dftracer.cli`
 
 
-def _dispose(ignored: frozenset[int]) -> None:
+def _set_signal_handlers(ignored: frozenset[int]) -> None:
     for number in {*_CHANGED_BY_PYTHON, *ignored}:
         signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
 
 
 def _ignored_by(parent: int) -> frozenset[int]:
-    """What a process ignores and its children therefore inherit as ignored, as far as can be known."""
+    """The signals that a process ignores and its children therefore inherit as ignored, as far as known."""
     try:
         with open(f"/proc/{parent}/status", encoding="utf-8", errors="replace") as status:
             fields = dict(line.split(":", 1) for line in status if ":" in line)
@@ -168,7 +168,7 @@ def _started(
     child = os.fork()
     if child == 0:
         try:
-            _dispose(ignored)
+            _set_signal_handlers(ignored)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.execvpe(command[0], command, env)
         except OSError as error:
@@ -184,8 +184,8 @@ def _started(
     return child
 
 
-def _let_go_of_descriptors() -> None:
-    """Close what is the program's alone: or the other end of a pipe never sees it closed."""
+def _close_inherited() -> None:
+    """Close the descriptors meant for the program: otherwise the other end of a pipe never sees it closed."""
     import contextlib
 
     for name in os.listdir("/proc/self/fd"):
@@ -201,7 +201,7 @@ def _let_go_of_descriptors() -> None:
                 os.close(fd)
 
 
-def _follow(child: int, shadow: _Shadow, every: set[signal.Signals]) -> int:
+def _follow(child: int, witness: _SignalWitness, every: set[signal.Signals]) -> int:
     import contextlib
 
     while True:
@@ -213,15 +213,14 @@ def _follow(child: int, shadow: _Shadow, every: set[signal.Signals]) -> int:
                     break
                 if not os.WIFSTOPPED(status):
                     return os.waitstatus_to_exitcode(status)
-                if (
-                    signal.SIGCONT not in signal.sigpending()
-                ):  # we were stopped first, and are continued already
-                    shadow.stops_with_program()
+                # Otherwise we were stopped first, and have been continued already.
+                if signal.SIGCONT not in signal.sigpending():
+                    witness.stops_with_program()
                     _stop(os.WSTOPSIG(status))
             continue
-        ours = sent.si_pid in (os.getpid(), shadow.pid)  # such as a write of our own to a closed pipe
+        ours = sent.si_pid in (os.getpid(), witness.pid)  # such as a write of our own to a closed pipe
         at_terminal = sent.si_code == _SENT_BY_KERNEL and sent.si_signo in _TERMINAL_SIGNALS
-        if not shadow.group_received(sent.si_signo) and not ours and not at_terminal:
+        if not witness.group_received(sent.si_signo) and not ours and not at_terminal:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(child, sent.si_signo)
 
@@ -230,7 +229,7 @@ def _stop(number: int) -> None:
     """Stop as the program has, so that a shell sees its job stopped."""
     if number != signal.SIGSTOP:
         signal.signal(number, signal.SIG_DFL)
-    # Blocked, it joins one that the terminal has sent us meanwhile: together they stop us once.
+    # Blocked, it merges with one that the terminal has sent us meanwhile: together they stop us once.
     os.kill(os.getpid(), number)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
     signal.pthread_sigmask(signal.SIG_BLOCK, [number])
@@ -244,7 +243,7 @@ def _state(pid: int) -> str:
         return ""
 
 
-class _Shadow:
+class _SignalWitness:
     """A process of our group that sees what we cannot.
 
     A signal that it received as well was sent to the whole group, so the program received it too. It passes

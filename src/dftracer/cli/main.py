@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 
-from dftracer._terminal import fit_streams, shown_output
+from dftracer._console import fit_streams, shown_output
 
 # `run` must not keep its program waiting: what takes long to load (`typing`, `argparse`, and `re`, `enum`,
 # `functools` below it) is loaded where it is used.
@@ -42,11 +42,21 @@ _GROUPS = {
     "set up": {"doctor": "doctor", "completion": "completion", "clean": "clean"},
 }
 _MODULES = {verb: module for group in _GROUPS.values() for verb, module in group.items()}
-_EPILOG = """\
-exit codes: 0 done, 1 done and problems were found, 2 bad usage or input, 3 a package is missing,
-4 out of memory, 70 a bug in dftracer, 130 interrupted;
-`dftracer run` passes the program's own code through.
-"""
+# What each exit code means, and more of it in docs/cli.md.
+EXIT_CODES = (
+    (EXIT_OK, "done", ""),
+    (EXIT_PROBLEMS, "done, but problems were found", " (`validate`, `doctor`, `check` …)"),
+    (EXIT_BAD_INPUT, "bad usage or input", " (no such file, no trace in it, an output that exists)"),
+    (EXIT_MISSING_EXTRA, "a package is missing", ": the message names the extra to install"),
+    (EXIT_OUT_OF_MEMORY, "out of memory", ""),
+    (_EXIT_BUG, "a bug in dftracer", ""),
+    (_EXIT_INTERRUPTED, "interrupted", ""),
+)
+
+
+def _epilog() -> str:
+    codes = "".join(f"  {code:>3}  {meaning}\n" for code, meaning, _ in EXIT_CODES)
+    return f"exit codes:\n{codes}`dftracer run` passes on the exit code of the program.\n"
 
 
 # The arguments that name traces, and the verbs that need only the head of each file.
@@ -91,14 +101,14 @@ def load_verb(name: str) -> Verb:
 # --- The words of a command, without argparse where nothing about them needs it
 
 
-class _PlainWords:
+class _PlainParser:
     """Stands for the parser of a verb that ends with a program: takes whole options, each word as it is."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self._options: dict[str, tuple[str, str]] = {}  # what an option sets, and how
 
-    def add_argument_group(self, title: str) -> _PlainWords:
+    def add_argument_group(self, title: str) -> _PlainParser:
         return self
 
     def add_argument(self, *names: str, **how: Any) -> None:
@@ -126,7 +136,7 @@ class _PlainWords:
         return False
 
 
-class _Given:
+class _PlainNamespace:
     """What argparse's namespace is to a verb."""
 
     def __init__(self, values: dict[str, Any]) -> None:
@@ -135,10 +145,14 @@ class _Given:
 
 def _plain_run(words: Sequence[str]) -> Any:
     """The arguments of `dftracer run`, which a program waits for; None if argparse has to look at them."""
-    verb, plain = load_verb("run"), _PlainWords()
+    verb, plain = load_verb("run"), _PlainParser()
     _add_common(verb, plain)
     verb.add_arguments(plain)  # type: ignore[arg-type]
-    return _Given({**plain.values, "verb": "run", "run_verb": verb.run}) if plain.take(words[1:]) else None
+    return (
+        _PlainNamespace({**plain.values, "verb": "run", "run_verb": verb.run})
+        if plain.take(words[1:])
+        else None
+    )
 
 
 # --- The words of a command, and its help, by argparse
@@ -161,7 +175,7 @@ def _add_common(verb: Verb, parser: Any) -> None:
     g.add_argument("-o", "--output", metavar=verb.output_is, help=f"where to write (default: {verb.output})")
     g.add_argument("-f", "--force", action="store_true", help="overwrite existing output")
     g.add_argument("-q", "--quiet", action="store_true", help="no progress, no notes")
-    g.add_argument("-v", "--verbose", action="store_true", help="say more")
+    g.add_argument("-v", "--verbose", action="store_true", help="print more")
     g.add_argument("--json", action="store_true", help="machine-readable output")
 
 
@@ -181,7 +195,7 @@ def build_parser(only: str | None = None, *, names_only: bool = False) -> argpar
         prog="dftracer",
         usage=None if only else "dftracer [-h] [--version] VERB ...",
         description="Trace a training job and see where its time goes.",
-        epilog=_EPILOG,
+        epilog=_epilog(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"dftracer {__version__}")
@@ -286,7 +300,7 @@ def _run(args: argparse.Namespace) -> int:
         text, code = _explained(e)
         if args.verbose and code in (EXIT_MISSING_EXTRA, _EXIT_BUG):
             raise
-        return _complain(args, text, code)
+        return _print_error(args, text, code)
 
 
 def _fetch_inputs(args: argparse.Namespace) -> None:
@@ -296,7 +310,8 @@ def _fetch_inputs(args: argparse.Namespace) -> None:
     for name in _INPUTS:
         given = getattr(args, name, None)
         if given and "://" in str(given):
-            from dftracer.load.find import NoTraces, here
+            from dftracer.format.trace_names import NoTraces
+            from dftracer.load.find import here
 
             try:
                 heads = args.verb in _READ_HEADS and not getattr(args, "html", None)
@@ -329,14 +344,13 @@ def _import_explained(e: ImportError) -> str:
     if type(e).__name__ == "MissingExtra":
         return str(e)
     if isinstance(e, ModuleNotFoundError) and e.name is not None:
-        from dftracer._packages import advice, install_name
+        from dftracer._packages import not_installed
 
-        missing = install_name(e.name)
-        return f"{missing} is not installed: {advice(missing)}"
+        return not_installed(e.name)
     return f"a package cannot be loaded: {e}; `dftracer doctor` shows more"
 
 
-def _complain(args: argparse.Namespace, text: str, code: int) -> int:
+def _print_error(args: argparse.Namespace, text: str, code: int) -> int:
     one_line = " ".join(text.split())
     print(f"dftracer {args.verb}: {one_line}", file=sys.stderr)
     return code

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dftracer._terminal import has_unicode, safe_console
-from dftracer._text import Column, fit
+from dftracer._console import has_unicode, safe_console
+from dftracer._text import Column, table_lines
 from dftracer.cli.main import CommandError
 from dftracer.format.torch_files import COPIES
 from dftracer.format.trace_names import SUFFIXES
@@ -60,17 +60,11 @@ def _width() -> int | None:
     return None
 
 
-def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Columns as wide as their longest entry; if they do not fit, see `dftracer._text`."""
+def print_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """A plain table, within the width of the terminal."""
     # A name may contain line breaks or escape sequences.
-    shown = [[_printable(text) for text in row] for row in rows]
-    table = fit(columns, shown, _width())
-    for row in (table.head, *table.rows):
-        for line in table.lines(row):
-            texts = [cell.rjust(width) if right else cell.ljust(width) for cell, width, right in line]
-            print("  ".join(texts).rstrip())
-    if table.dropped:
-        print(f"(no room for: {', '.join(table.dropped)})")
+    for line in table_lines(columns, [[_printable(text) for text in row] for row in rows], _width()):
+        print(line)
 
 
 def print_wrapped(text: str, indent: int = 0) -> None:

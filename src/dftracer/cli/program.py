@@ -8,7 +8,7 @@ import sys
 import time
 
 from dftracer import _config, _inherited
-from dftracer._terminal import original_environment
+from dftracer._console import original_environment
 from dftracer.cli.main import CommandError
 from dftracer.preload import library_name, settings_environment
 
@@ -152,7 +152,7 @@ def naming(name: str | None, tags: list[str], ask_git: bool) -> dict[str, str]:
     out = {}
     if name is not None:
         if not name.strip() or not name.isprintable():
-            raise CommandError(f"--name {name!r}: give a name of one line")
+            raise CommandError(f"--name {name!r}: the name must be a single line")
         out["DFTRACER_RUN_NAME"] = name.strip()
     for tag in tags:
         key, equals, _ = tag.partition("=")
@@ -190,8 +190,8 @@ def _git_state(ask: bool) -> str | None:
 
 def _commit(git: str) -> str | None:
     """The commit that is checked out."""
-    if (told := _text(git)) is not None:  # of a worktree, or a submodule
-        git = os.path.join(os.path.dirname(git), told.removeprefix("gitdir:").strip())
+    if (link := _text(git)) is not None:  # of a worktree, or a submodule
+        git = os.path.join(os.path.dirname(git), link.removeprefix("gitdir:").strip())
     head = _text(git, "HEAD")
     if head is None or not head.startswith("ref:"):
         return head

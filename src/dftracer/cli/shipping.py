@@ -1,9 +1,9 @@
-"""Sending traces to a store while they are written, so that each byte arrives once, whoever dies meanwhile.
+"""Sending traces to a store while they are written, so that each byte arrives once, whichever process dies.
 
 A file is sent in parts, each an object named after the file and the offset of the part in it; a manifest says
-which parts make up which file, and readers believe nothing else. What has been confirmed is noted beside the
-traces. A sender that dies before its note sends the same part again, under the same name: nothing is lost,
-and nothing counts twice. Nothing is ever listed in the store.
+which parts make up which file, and readers rely on nothing else. What the store has confirmed is noted beside
+the traces. A sender that dies before it writes the note sends the same part again, under the same name:
+nothing is lost, and nothing counts twice. The store is never asked for a listing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LAST_TRIES_S = 30.0  # how long the end of a run keeps asking a store that does
 
 
 class Shipper:
-    """One directory of traces and its place in a store."""
+    """One directory of traces and its location in a store."""
 
     def __init__(self, directory: Path, url: str, name: str | None = None) -> None:
         self.directory = directory
@@ -80,7 +80,7 @@ class Shipper:
 
     @property
     def left(self) -> list[Path]:
-        """The files of which not everything is in the store."""
+        """The files that are not completely in the store."""
         return [p for p in self._files() if not self._complete(p)]
 
     @property
@@ -89,9 +89,9 @@ class Shipper:
         return sum(bool(each["complete"]) for each in self._note["files"].values())
 
     def _files(self) -> list[Path]:
-        return sorted(p for p in self.directory.rglob("*") if self._is_meant(p))
+        return sorted(p for p in self.directory.rglob("*") if self._should_ship(p))
 
-    def _is_meant(self, path: Path) -> bool:
+    def _should_ship(self, path: Path) -> bool:
         hidden = any(part.startswith(".") for part in path.relative_to(self.directory).parts)
         return not hidden and path.name.endswith((*SUFFIXES, ROWS_SUFFIX, ".json")) and path.is_file()
 
@@ -108,7 +108,7 @@ class Shipper:
         )
 
     def open(self) -> None:
-        """Raises if this is no URL of a store, or its package is missing; nothing is asked of it yet."""
+        """Raises if the URL is not a store or its package is missing. Sends no request yet."""
         if self._store is None:
             self._store, self._root = store_of(self.url)
 
@@ -117,7 +117,7 @@ class Shipper:
     def sweep(self, ended: bool) -> bool:
         """Send what can be sent; `ended`: no process writes any more. Raises if the store does not answer."""
         self.open()
-        self._ask_for_manifest()
+        self._fetch_manifest()
         seen = {os.path.realpath(f.path): f for f in look([self.directory])}
         for path, file in list(seen.items()):
             rows = rows_of(path)  # of all parts of a trace
@@ -133,14 +133,14 @@ class Shipper:
             self._write_note()
         return not self.left
 
-    def _ask_for_manifest(self) -> None:
-        """If the note is lost, what an earlier sender stored is known from the store."""
+    def _fetch_manifest(self) -> None:
+        """If the note is lost, ask the store what an earlier sender stored."""
         if self._note["known"]:
             return
         with contextlib.suppress(FileNotFoundError, ValueError):
             path = f"{self._root}/{self._note['manifest']}"
-            # As a range: without one, s3fs lists the place of an object that does not exist.
-            text = self._asked(lambda: self._store.cat_file(path, start=0, end=_LONGEST_MANIFEST))
+            # As a range: without one, s3fs lists the prefix of an object that does not exist.
+            text = self._retried(lambda: self._store.cat_file(path, start=0, end=_LONGEST_MANIFEST))
             for each in json.loads(text)["files"]:
                 kept = {"parts": each["parts"], "complete": each["complete"], "local": each.get("local")}
                 self._note["files"].setdefault(each["name"], kept)
@@ -150,31 +150,31 @@ class Shipper:
     def _recognise(self, files: list[Path]) -> None:
         """Find the note of each file under its present name.
 
-        A trace that was renamed (one goes aside when its name is needed) is not sent again, and what was sent
-        of another file that had this name, and is gone, stays in the store under a name of its own.
+        A trace that was renamed (because a new one needed its name) is not sent again; parts of an earlier
+        file of this name, which is gone, stay in the store under a name of their own.
         """
         noted = self._note["files"]
         by_number = {kept["local"][0]: name for name, kept in noted.items() if kept["local"] is not None}
         for path in files:
             name, number = self._name(path), _identity(path)[0]
             mine = noted.get(name)
-            if mine is not None and (self._recognised.get(name) == number or _is_of(path, mine)):
+            if mine is not None and (self._recognised.get(name) == number or _belongs_to(path, mine)):
                 self._recognised[name] = number
                 continue
             before = by_number.get(number)
-            if before == name or before not in noted or not _is_of(path, noted[before]):
+            if before == name or before not in noted or not _belongs_to(path, noted[before]):
                 before = None
             if mine is None and before is None:
                 continue
             if mine is not None:
-                noted[self._aside(name)] = noted.pop(name)
+                noted[self._free_name(name)] = noted.pop(name)
             if before is not None:
                 noted[name] = noted.pop(before)
                 self._recognised[name] = number
             self._note["changed"] = True
             self._write_note()
 
-    def _aside(self, name: str) -> str:
+    def _free_name(self, name: str) -> str:
         """A name that no file has."""
         suffix = next(each for each in (*SUFFIXES, ROWS_SUFFIX) if name.endswith(each))
         stem = name.removesuffix(suffix)
@@ -209,7 +209,7 @@ class Shipper:
         start = kept["parts"][-1]["end"] if kept["parts"] else 0
         done = ended or (not rows if live is None else _is_over(live))
         end = now[1] if done else _end_of_rows(path, start) if rows else live.final if live is not None else 0
-        if start > end:  # it was cut: what was sent is not what is here
+        if start > end:  # it was truncated: what was sent is not what is here
             kept, start = {"parts": [], "complete": False, "local": None}, 0
         waited = time.monotonic() - self._sent_at.setdefault(name, time.monotonic())
         # Rows are few: without a limit, a long run would consist of one small object a minute.
@@ -261,7 +261,7 @@ class Shipper:
         return json.dumps({"version": 1, "host": socket.gethostname(), "files": files}, indent=1).encode()
 
     def _put(self, name: str, data: bytes) -> None:
-        """Store an object; returns only if the store says that it has all of it."""
+        """Store an object; returns only if the store confirms its size."""
         path = f"{self._root}/{name}"
 
         def put() -> None:
@@ -271,10 +271,10 @@ class Shipper:
             if there != len(data):
                 raise OSError(f"{path}: {there} of {len(data)} bytes were stored")
 
-        self._asked(put)
+        self._retried(put)
         self.sent_bytes += len(data)
 
-    def _asked(self, request: Callable[[], Any]) -> Any:
+    def _retried(self, request: Callable[[], Any]) -> Any:
         def ask() -> Any:
             try:
                 return request()
@@ -289,9 +289,9 @@ class Shipper:
     # The end ---------------------------------------------------------------------------------------
 
     def finish(self, keep: bool, patience_s: float = _LAST_TRIES_S) -> Exception | None:
-        """Everything that is left, as far as no process writes it; what the store has is deleted here.
+        """Send what is left and no process still writes; delete here what the store has.
 
-        Returns the error of the store if it did not take everything within the time given to it.
+        Returns the error of the store if it did not accept everything in time.
         """
         recover(self.directory)
         until = time.monotonic() + patience_s
@@ -343,15 +343,15 @@ def _identity(path: Path) -> list[int]:
     return [s.st_ino, s.st_size, s.st_mtime_ns]
 
 
-def _is_of(path: Path, kept: dict[str, Any]) -> bool:
-    """Whether a note is about this file: numbers of inodes are used again, so what was sent is compared."""
+def _belongs_to(path: Path, kept: dict[str, Any]) -> bool:
+    """Whether a note is about this file: inode numbers are reused, so what was sent is compared."""
     number, size, changed = _identity(path)
     if kept["local"] == [number, size, changed]:
         return True
     if kept["local"] is not None and kept["local"][0] != number:
         return False
     parts = [part for part in kept["parts"] if part["end"] <= size]
-    if not parts:  # nothing of it was sent, or it is shorter than what was sent first
+    if not parts:  # nothing of it was sent, or it is shorter than the first part
         return not kept["parts"]
     with path.open("rb") as file:
         for part in (parts[0], parts[-1]):
@@ -368,7 +368,7 @@ def _is_over(file: LiveFile) -> bool:
 
 
 def _end_of_rows(path: Path, start: int) -> int:
-    """How far a file of step rows that grows is whole, from where a block begins."""
+    """Where the last complete block of a growing file of step rows ends; `start` is the start of a block."""
     with path.open("rb") as file:
         file.seek(start)
         return start + max(row_blocks(file.read()), default=0)
@@ -381,7 +381,7 @@ def _clean(path: Path, data: bytes) -> bytes:
 
 
 def _parts(file: Any, name: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """From `start` to `end` in pieces of whole members or lines; rows are never too many for one."""
+    """From `start` to `end` in pieces of whole members or lines; step rows always fit in one."""
     if name.endswith(ROWS_SUFFIX):
         if start < end:
             yield start, end
@@ -404,7 +404,7 @@ def _parts(file: Any, name: str, start: int, end: int) -> Iterator[tuple[int, in
 
 
 def _still_written(directory: Path) -> bool:
-    """Whether a process of this host, or of one that cannot be asked, may be writing here."""
+    """Whether a process on this host, or on one that we cannot check, may be writing here."""
     host = socket.gethostname()
     with contextlib.suppress(FileNotFoundError):
         hosts = {p.file.name: p.host for p in processes_of([str(directory)])}
@@ -414,8 +414,8 @@ def _still_written(directory: Path) -> bool:
     return False
 
 
-class ship_alongside:  # noqa: N801 - reads as what it does
-    """Ships a directory in the background, from `start` on; `stop` leaves the rest to `Shipper.finish`."""
+class BackgroundShipper:
+    """Ships a directory in the background, from `start`; `stop` leaves the rest to `Shipper.finish`."""
 
     def __init__(self, shipper: Shipper) -> None:
         self._shipper = shipper
@@ -430,12 +430,12 @@ class ship_alongside:  # noqa: N801 - reads as what it does
         self._thread.join(_LAST_TRIES_S)
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError):  # not every system lets it
+        with contextlib.suppress(OSError):  # not every system allows it
             os.nice(10)
         pause = _LOOK_S
         while not self._stopping.wait(pause):
             try:
                 self._shipper.sweep(ended=False)
                 pause = _LOOK_S
-            except Exception:  # it is asked again, and `finish` says what is wrong
+            except Exception:  # it is tried again, and `finish` reports the error
                 pause = min(_LONGEST_PAUSE_S, pause * 2)

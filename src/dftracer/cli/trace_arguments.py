@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from dftracer.cli.main import CommandError
 from dftracer.cli.outputs import check_output
-from dftracer.format.trace_names import find_rows, find_traces, is_rows_name, is_trace_name
-from dftracer.load.find import NoTraces, find_files, recover
+from dftracer.format.trace_names import NoTraces, find_rows, find_traces, is_rows_name, is_trace_name
+from dftracer.load.find import find_files, recover
 
 if TYPE_CHECKING:
     from dftracer.load.process import ProcessInfo

@@ -1,7 +1,7 @@
-"""Collecting without a change of code: begun at the first sign of training, one step at a time.
+"""Collecting without code changes: begins at the first sign of training, and follows its steps.
 
-`dftracer.torch.boundaries` tells what happens, and the steps are those of `dftracer run`. A launcher such as
-torchrun imports torch too, but makes no optimizer and reads no batch: it collects nothing.
+`dftracer.torch.boundaries` reports what happens, and the steps are those of `dftracer run`. A launcher such
+as torchrun imports torch too, but makes no optimizer and reads no batch: it collects nothing.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Driver:
         self.collector.close()
 
     def _step_is_over(self, begins: bool, number: int) -> None:
-        """A step of the thread that was the first to make one: others count for themselves."""
+        """A step of the first thread that trained: other threads count their own."""
         thread = threading.get_ident()
         self._thread = self._thread or thread
         if thread == self._thread:

@@ -1,6 +1,6 @@
-"""The workload card: a description of the run as CCL-Bench lays it out, filled in as far as it can be known.
+"""The workload card: a description of the run as CCL-Bench lays it out, filled in as far as possible.
 
-What cannot be known from inside the process stays empty, with a remark; `workload=` of `collect` fills it in.
+What cannot be known inside the process stays empty, with a comment; `workload=` of `collect` fills it in.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dftracer.collect._options import Options
 # YAML, as far as the card needs it ----------------------------------------------------------------
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./+-]*")
-# No part of a YAML stream, or a line break in it.
-_ODD = re.compile("[\x7f-\xa0\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
-_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
+# Not allowed in a YAML stream, or a line break in it.
+_UNSAFE = re.compile("[\x7f-\xa0\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
+_RESERVED = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 
 
 def dump_yaml(value: Mapping[str, Any], comments: Mapping[str, str] | None = None) -> str:
-    """The text; `comments` by dotted path stand behind the key."""
+    """`value` as YAML; `comments`, by dotted path, are appended to their keys."""
     return "\n".join(_mapping(value, 0, "", comments or {})) + "\n"
 
 
@@ -36,9 +36,9 @@ def _scalar(value: Any) -> str:
     if isinstance(value, (int, float)):
         return json.dumps(value)
     text = str(value)
-    if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
+    if _PLAIN.fullmatch(text) and text.lower() not in _RESERVED:
         return text
-    return _ODD.sub(lambda m: f"\\u{ord(m[0]):04x}", json.dumps(text, ensure_ascii=False))
+    return _UNSAFE.sub(lambda m: f"\\u{ord(m[0]):04x}", json.dumps(text, ensure_ascii=False))
 
 
 def _mapping(value: Mapping[str, Any], depth: int, path: str, comments: Mapping[str, str]) -> Iterator[str]:
@@ -67,7 +67,7 @@ def _mapping(value: Mapping[str, Any], depth: int, path: str, comments: Mapping[
 
 _PRECISION = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 _ENVIRONMENT = ("NCCL_", "GLOO_", "UCX_", "FI_", "TORCH_NCCL_", "RCCL_")
-_TELL = "not known from inside the program"
+_UNKNOWN = "not known from inside the program"
 _REMARKS = dict.fromkeys(
     (
         "description",
@@ -78,12 +78,12 @@ _REMARKS = dict.fromkeys(
         "workload.hardware.network_topo.topology",
         "Model-executor.protocol_selection",
     ),
-    _TELL,
+    _UNKNOWN,
 )
 
 
 def content(torch: Any, options: Options, names: Names, steps: int) -> dict[str, Any]:
-    """The card of this run; every part that cannot be found is left empty."""
+    """The card of this run; parts that cannot be found out stay empty."""
     modules, loaders = _objects(torch)
     model = max(modules, key=_parameters, default=None)
     card: dict[str, Any] = {
@@ -108,7 +108,7 @@ def content(torch: Any, options: Options, names: Names, steps: int) -> dict[str,
             "protocol_selection": [],
         },
         "metric_source": {
-            "traces": sorted({name for w in options.traces for name in _TRACE_WORDS[w]}),
+            "traces": sorted({name for w in options.traces for name in _TRACE_KINDS[w]}),
             "metrics_specific_trace": [
                 file["name"] for file in names.files() if not file["name"].startswith(("torch_et", "kineto"))
             ],
@@ -117,12 +117,12 @@ def content(torch: Any, options: Options, names: Names, steps: int) -> dict[str,
     return _merged(card, options.workload)
 
 
-# The words by which CCL-Bench's tools choose their reader: `json` is a Kineto file.
-_TRACE_WORDS = {"pfw": ("pfw",), "et": ("torch_et",), "kineto": ("json",), "nsys": ("nsys",)}
+# The names by which CCL-Bench's tools choose their reader: `json` is a Kineto file.
+_TRACE_KINDS = {"pfw": ("pfw",), "et": ("torch_et",), "kineto": ("json",), "nsys": ("nsys",)}
 
 
 def write(path: str, card: Mapping[str, Any]) -> None:
-    """Write the card; the remarks name what is left to the reader."""
+    """Write the card; comments mark what is left to fill in."""
     part = path + ".part"
     remarks = {where: text for where, text in _REMARKS.items() if not _at(card, where)}
     with open(part, "w", encoding="utf-8") as file:
@@ -235,9 +235,9 @@ def _data(loaders: list[Any]) -> dict[str, Any]:
 
 def _hardware(torch: Any, world_size: int) -> dict[str, Any]:
     gpu = torch.cuda.is_available() and torch.cuda.is_initialized()  # nothing wakes a device for a card
-    local = int(os.environ.get("LOCAL_WORLD_SIZE") or 0) or min(
-        world_size, torch.cuda.device_count() if gpu else world_size
-    )
+    given = os.environ.get("LOCAL_WORLD_SIZE", "")  # of torchrun
+    ranks_here = int(given) if given.isdecimal() else 0
+    local = ranks_here or min(world_size, torch.cuda.device_count() if gpu else world_size)
     return {
         "network_topo": {"topology": None, "bandwidth_gbps": []},
         "xpu_spec": {

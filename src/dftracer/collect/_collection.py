@@ -143,7 +143,7 @@ class Recording:
             self._session.begin(None)
         self.trace_path = self._core.trace_path()
 
-    def say_rank(self, rank: int, world_size: int) -> None:
+    def write_rank(self, rank: int, world_size: int) -> None:
         """Put a rank that the launcher did not announce into the trace."""
         if self.on:
             self._core.log_metadata("PR", "rank", str(rank))

@@ -20,7 +20,7 @@ from dftracer.collect._manifest import Entries, RankManifest, merge_at_end
 from dftracer.collect._names import Names
 from dftracer.collect._options import Options
 from dftracer.collect._plugins import Context, Plugins
-from dftracer.collect._windows import Place, Schedule, Windows, guard_forks, protect, unprotect
+from dftracer.collect._windows import Schedule, ScheduledStep, Windows, guard_forks, protect, unprotect
 
 # What is left behind ------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ class Termination:
         self._watching = False
 
     def watch(self) -> None:
-        """Begin, in the main thread only; a handler of the program's is left alone."""
+        """Begin, in the main thread only; the program's own handler is left alone."""
         if threading.current_thread() is not threading.main_thread():
             return
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -120,7 +120,7 @@ class Collector:
         )
         self._steps = 0  # that have ended
         self._step = 0  # the number of the one that runs: a training that was resumed goes on counting
-        self._place = Place("wait", 0)
+        self._scheduled = ScheduledStep("wait", 0)
         self._state = "new"
 
     def __enter__(self) -> Collector:
@@ -139,7 +139,7 @@ class Collector:
         self._torch = require_torch("torch")
         self._pid = os.getpid()
         self._state = "on"
-        with self._whole():
+        with self._contain_errors():
             self._begin()
 
     def step(self) -> None:
@@ -149,14 +149,14 @@ class Collector:
     def _step_is_over(self, number: int | None = None) -> None:
         """The same, if it is known which number the step has."""
         if self._state == "on" and os.getpid() == self._pid:
-            with self._whole():
+            with self._contain_errors():
                 self._end_step(self._step if number is None else number)
 
     def close(self, reason: str | None = None) -> None:
         """End the collection; a window that is open is kept."""
         if self._state == "on" and os.getpid() == self._pid:
             self._state = "closing"
-            with self._whole():
+            with self._contain_errors():
                 self._close(reason)
 
     @property
@@ -177,8 +177,8 @@ class Collector:
         )
 
     @contextlib.contextmanager
-    def _whole(self) -> Iterator[None]:
-        """What no part of its own has caught ends the collection, and never the program."""
+    def _contain_errors(self) -> Iterator[None]:
+        """An error that no part has handled ends the collection, never the program."""
         try:
             yield
         except Exception as error:
@@ -203,23 +203,23 @@ class Collector:
         guard_forks()
         self._termination = Termination(self.close)
         self._termination.watch()
-        self._manifest.write()  # takes the rank, for processes that nobody gave one
+        self._manifest.write()  # takes a rank if nobody gave the process one
         self._step_start = self._recording.time_ns()
         self._begin_step(self._schedule.at(0))
 
-    def _begin_step(self, place: Place) -> None:
-        before, self._place = self._place, place
+    def _begin_step(self, scheduled: ScheduledStep) -> None:
+        before, self._scheduled = self._scheduled, scheduled
         self._manifest.steps = self._steps
-        self._windows.begin_step(self._step, before, place)
+        self._windows.begin_step(self._step, before, scheduled)
 
     def _end_step(self, number: int) -> None:
         self._step = number
         now = self._recording.time_ns()
-        place = self._place
-        self._costs.step(place.phase, now - self._step_start)
-        self._recording.step(self._step, self._step_start, now, place.phase)
+        scheduled = self._scheduled
+        self._costs.step(scheduled.phase, now - self._step_start)
+        self._recording.step(self._step, self._step_start, now, scheduled.phase)
         self._plugins.step(self._step)
-        self._windows.end_step(place)
+        self._windows.end_step(scheduled)
         self._step += 1
         self._steps += 1
         self._begin_step(self._schedule.at(self._steps))
@@ -229,13 +229,15 @@ class Collector:
 
     def _close(self, reason: str | None) -> None:
         if reason is not None:
-            self._health.note(f"the loop ended by {reason} in step {self._step}")
+            self._health.note(f"the loop ended with {reason} in step {self._step}")
         self._windows.close(reason or "the end of the loop")
         self._termination.unwatch()
         if not self._entries.all:
             first = self.options.skip_first + self.options.wait + self.options.warmup
-            made = plural(self._steps, "step was", "steps were")
-            self._health.warn(f"no window: {made} made, the first window begins at {first}")
+            ran = plural(self._steps, "step")
+            self._health.warn(
+                f"no window recorded: the loop ran {ran}, the first window starts at step {first}"
+            )
         self._entries.wait_for_all()
         self._manifest.end_clock()
         comms = self._plugins.of(Comms)
@@ -243,7 +245,7 @@ class Collector:
             with self._health.guard("comms"):
                 comms.log_backend_events()
         with self._recording.hidden():
-            self._entries.settle_rank(finally_=True)
+            self._entries.update_rank(final=True)
             for path in self._plugins.finish(self._names):
                 self._names.add(path)
         with self._health.guard("pfw"):

@@ -152,7 +152,7 @@ class Comms(Plugin):
         _core.log_event(EVENT.get(kind, kind), "comm", start_ns, end_ns - start_ns, args)
 
     def call_failed(self, error: Exception) -> None:
-        """A call that cannot be described ends the description of calls, not the program."""
+        """After a call that cannot be described, calls are no longer described; the program continues."""
         self.records_calls = False
         if self._context is not None:
             self._context.warn(f"comms: calls are no longer recorded: {type(error).__name__}: {error}")

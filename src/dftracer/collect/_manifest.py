@@ -17,7 +17,7 @@ import dftracer
 from dftracer._text import plural
 from dftracer.collect._collection import Collection
 from dftracer.collect._comms import Comms
-from dftracer.collect._names import alone, place, write_json
+from dftracer.collect._names import directory_lock, rank_of_process, write_json
 from dftracer.collect._window_files import Finisher
 
 TYPE_CHECKING = False
@@ -28,7 +28,7 @@ VERSION = 1
 
 # Windows: each entry is completed as its files are finished beside the loop -----------------------
 
-_WHOLE = 0.998  # part of the operators joined: less is worth a warning
+_WHOLE = 0.998  # share of the operators joined: less than this is worth a warning
 
 
 class Entries:
@@ -55,10 +55,10 @@ class Entries:
         return entry
 
     def finish(self, window: Window, prefix: str) -> None:
-        """Have the files of the window that ended last made; what is in them is known later."""
+        """Start making the files of the window that ended last; their contents are known later."""
         entry = self.all[-1]
         with self._collection.health.guard("finishing"), self._collection.recording.hidden():
-            self.settle_rank()
+            self.update_rank()
             job = {
                 "et": window.et_path if window.has_et else None,
                 "kineto": window.kineto_path if window.has_kineto else None,
@@ -70,29 +70,29 @@ class Entries:
         self.changed()
 
     def take_finished(self) -> None:
-        """Those whose files are finished by now."""
+        """Take those whose files are finished by now."""
         if self._finisher.pending:
             self._finisher.collect_done()
 
     def wait_for_all(self) -> None:
-        """Until every file is finished."""
+        """Wait until every file is finished."""
         with self._collection.health.guard("finishing"), self._collection.recording.hidden():
             self._finisher.collect_done(wait=True)
 
-    def settle_rank(self, finally_: bool = False) -> None:
-        """Files carry the rank as it is known by now; a group made late renames them."""
-        rank, world_size, source = place()
+    def update_rank(self, final: bool = False) -> None:
+        """Name the files by the rank known by now: a process group made late changes it."""
+        rank, world_size, source = rank_of_process()
         known = self._collection.names.source
         renamed = self._collection.names.settle(rank, world_size, source)
-        if finally_:
-            renamed = self._collection.names.settle_finally() or renamed
+        if final:
+            renamed = self._collection.names.settle_at_end() or renamed
         if renamed:
             for entry in self.all:
                 for kind in ("et", "kineto"):
                     if entry[kind]:
                         entry[kind] = self._collection.names.renamed(entry[kind])
         if rank is not None and known == "nobody":
-            self._collection.recording.say_rank(rank, self._collection.names.world_size)
+            self._collection.recording.write_rank(rank, self._collection.names.world_size)
 
     def _finished(self, entry: dict[str, Any], result: dict[str, Any]) -> None:
         for path in result["files"]:
@@ -168,7 +168,7 @@ class RankManifest:
         self._clock = {"start": anchor()}
 
     def end_clock(self) -> None:
-        """The clock once more, at the end."""
+        """Read the clock again, at the end."""
         self._clock["end"] = anchor()
 
     def write(self) -> None:
@@ -223,7 +223,7 @@ _RANK = re.compile(r"^manifest_(\d+)\.json$")
 
 
 def merge_at_end(directory: str, rank: int, world_size: int) -> None:
-    """Merge when this rank has ended: each of a few ranks does, of many only rank 0, which waits a little."""
+    """Merge when this rank has ended: every rank if there are few, otherwise rank 0, after a short wait."""
     if world_size > _FEW:
         if rank != 0:
             return
@@ -237,7 +237,7 @@ def merge_at_end(directory: str, rank: int, world_size: int) -> None:
 
 def merge(directory: str) -> None:
     """`manifest.json` from what the ranks have left so far; the last rank to write sees all."""
-    with alone(directory):
+    with directory_lock(directory):
         write_json(os.path.join(directory, "manifest.json"), _merged(directory))
 
 

@@ -1,7 +1,7 @@
 """The names of a rank's files, also before its rank is known.
 
-Until somebody tells the rank, a process calls itself 0, or by its pid where another one does so already; when
-the rank turns out to be another, its files are renamed.
+Until its rank is known, a process uses 0, or its pid if another process already uses 0; its files are renamed
+once the rank is known.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from dftracer.torch.collectives import distributed
 
 # Which rank this is -------------------------------------------------------------------------------
 #
-# Which rank this process is: torch.distributed knows best, else what the launcher left behind.
+# Which rank this process is: torch.distributed knows best; otherwise what the launcher set.
 
 
-def place() -> tuple[int | None, int | None, str]:
-    """(rank, world size, who says so); None if unknown."""
+def rank_of_process() -> tuple[int | None, int | None, str]:
+    """(rank, world size, source); None if unknown."""
     module = distributed()
     if module is not None:
         try:
@@ -49,7 +49,7 @@ _OF_ALL = ("manifest.json", "workload_card.yaml", "linked")  # of all ranks toge
 
 
 def move_aside(directory: str, label: str) -> None:
-    """What another process has left under this label, into a folder named after its run."""
+    """Move what another process left under this label to a folder named after its run."""
     names = [name for name in sorted(os.listdir(directory)) if _label_of(name) == label]
     if not names:
         return
@@ -63,7 +63,7 @@ def move_aside(directory: str, label: str) -> None:
 
 
 def move_ranks_aside(directory: str, world_size: int, run: str) -> None:
-    """The ranks of a larger job that was collected here before."""
+    """Move the files of ranks that only an earlier, larger job had."""
     labels = {_label_of(name) for name in os.listdir(directory)}
     for label in sorted(each for each in labels if each is not None and each.isdecimal()):
         if int(label) >= world_size and _manifest_of(directory, label).get("run") != run:
@@ -114,8 +114,8 @@ def write_json(path: str, content: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def alone(directory: str) -> Iterator[None]:
-    """One rank of this host at a time; a file system without locks goes without."""
+def directory_lock(directory: str) -> Iterator[None]:
+    """One rank of this host at a time; not locked where the file system has no locks."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):  # no locks here
@@ -140,8 +140,8 @@ class Names:
         self._written: list[str] = []
         self.rank, self.world_size, self.source = 0, 1, "nobody"
         self.run = _core.run_id() or _core.identify_run(os.path.join(directory, "trace"))
-        rank, world_size, source = place()
-        with alone(directory):
+        rank, world_size, source = rank_of_process()
+        with directory_lock(directory):
             if rank is None:
                 self.label = f"p{os.getpid()}" if self._taken(0) else "0"
             else:
@@ -153,7 +153,7 @@ class Names:
         self.settle(rank, world_size, source)
 
     def settle(self, rank: int | None, world_size: int | None, source: str) -> bool:
-        """Take over what is known of the rank by now; whether names have changed."""
+        """Use what is known about the rank by now; returns whether names have changed."""
         if rank is not None:
             self.rank, self.source = rank, source
             self.world_size = world_size or max(self.world_size, rank + 1)
@@ -161,8 +161,8 @@ class Names:
             return False
         return self._rename(str(rank))
 
-    def settle_finally(self) -> bool:
-        """The rank as it is known at the end; waits for another process that still has its names."""
+    def settle_at_end(self) -> bool:
+        """Take the names of the rank known at the end; waits if another process still uses them."""
         if self.label == str(self.rank):
             return False
         end = time.monotonic() + _WAIT_S
@@ -176,7 +176,7 @@ class Names:
         write_json(self.manifest(), {**mine, **empty})
 
     def _taken(self, rank: int) -> bool:
-        """Whether another process, which still runs, calls itself this rank."""
+        """Whether another running process calls itself this rank."""
         try:
             with open(os.path.join(self.directory, f"manifest_{rank}.json"), encoding="utf-8") as file:
                 other = json.load(file)
@@ -188,9 +188,9 @@ class Names:
         return isinstance(pid, int) and pid != os.getpid() and os.path.exists(f"/proc/{pid}")
 
     def trace(self, kind: str, window: int) -> str:
-        """Where a trace of one window is made; `add` gives it its name of the moment."""
+        """Where a trace of one window is written first; `add` gives it its current name."""
         number = f"_w{window}" if window else ""
-        # The label may change while the file is being made, and be another process's by then.
+        # The label may change while the file is being written, and belong to another process by then.
         label = self.label if self.source != "nobody" else f"p{os.getpid()}"
         return os.path.join(self.directory, f"{kind}_{label}{number}{self._suffix}")
 
@@ -203,7 +203,7 @@ class Names:
         return os.path.join(self.directory, f"manifest_{self.label}.json")
 
     def add(self, path: str) -> str:
-        """A file that is there now; its name under the label of now."""
+        """Rename an existing file to the current label; returns its name."""
         target = os.path.join(self.directory, self.renamed(os.path.basename(path)))
         if target != path:
             os.replace(path, target)
@@ -220,11 +220,11 @@ class Names:
         return found
 
     def renamed(self, name: str) -> str:
-        """What a trace that was written under an older label is called now."""
+        """The current name of a trace that was written under an older label."""
         return _LABEL.sub(lambda found: f"{found[1]}_{self.label}", name)
 
     def _rename(self, label: str, force: bool = False) -> bool:
-        with alone(self.directory):
+        with directory_lock(self.directory):
             if self._taken(int(label)) and not force:
                 return False
             move_aside(self.directory, label)

@@ -26,7 +26,7 @@ class Options:
     repeat: int = 1
     skip_first: int = 0
     traces: tuple[str, ...] = ("pfw", "et", "kineto")
-    et_windows: int | None = None  # windows with an execution trace; the rest time with Kineto alone
+    et_windows: int | None = None  # windows with an execution trace; the others have Kineto alone
     compress: bool = True
     threads: str = "all"
     record_shapes: bool = True
@@ -43,21 +43,21 @@ class Options:
     def __post_init__(self) -> None:
         for name in ("wait", "warmup", "repeat", "skip_first"):
             if int(getattr(self, name)) < 0:
-                raise ValueError(f"{name} is a number of steps or windows, {getattr(self, name)} is not one")
+                raise ValueError(f"{name} must be 0 or more, not {getattr(self, name)}")
         if self.active < 1:
-            raise ValueError(f"active={self.active}: a window has at least one step")
+            raise ValueError(f"active={self.active}: a window needs at least one step")
         unknown = [t for t in self.traces if t not in TRACES]
         if unknown:
-            raise ValueError(f"traces={unknown[0]!r}: there are {', '.join(TRACES)}")
+            raise ValueError(f"unknown trace {unknown[0]!r}; choose from {', '.join(TRACES)}")
         if {"nsys", "kineto"} <= set(self.traces):
-            raise ValueError("nsys and Kineto exclude each other (one CUPTI client); leave one out of traces")
+            raise ValueError("nsys and Kineto exclude each other (one CUPTI client); remove one from traces")
         for name, allowed in (
             ("threads", ("all", "main")),
             ("finish", ("process", "inline")),
             ("steps", _STEPS),
         ):
             if getattr(self, name) not in allowed:
-                raise ValueError(f"{name}={getattr(self, name)!r}: it must be one of {', '.join(allowed)}")
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
 
     def schedule(self) -> dict[str, int]:
         """The numbers of the schedule, for the manifest."""
@@ -120,9 +120,7 @@ def _value(name: str, raw: str) -> Any:
     if name in _NUMBERS:
         return int(raw)
     if name in _SWITCHES:
-        if raw.lower() not in ("0", "1", "true", "false", "on", "off", "yes", "no"):
-            raise ValueError("it is a switch (1/0, true/false, on/off, yes/no)")
-        return raw.lower() in ("1", "true", "on", "yes")
+        return _config.read_switch(raw)
     if name in _LISTS:
         return tuple(part.strip() for part in raw.split(",") if part.strip())
     return raw

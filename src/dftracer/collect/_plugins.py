@@ -1,4 +1,4 @@
-"""Plug-ins: each adds a metric file of its own to a collection, and its failures stay its own."""
+"""Plug-ins: each adds its own metric file to a collection, and its failures affect no other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Context:
 class Plugin:
     """Override what you need. A method that raises switches this plug-in off; training goes on.
 
-    `finish` gives what is written: a mapping or list becomes `<name>_<rank>.json[.gz]`, any other iterable
+    `finish` returns what is written: a mapping or list becomes `<name>_<rank>.json[.gz]`, any other iterable
     `<name>_<rank>.jsonl[.gz]` with one record a line, None writes nothing.
     """
 
@@ -55,7 +55,7 @@ class Plugin:
 
 
 def write_output(stem: str, content: Any, compress: bool) -> str:
-    """Write what `finish` gave; the path of the file."""
+    """Write what `finish` returned; returns the path of the file."""
     whole = isinstance(content, (Mapping, list, tuple, str, int, float))
     path = stem + (".json" if whole else ".jsonl") + (".gz" if compress else "")
     part = path + ".part"
@@ -227,7 +227,7 @@ class Plugins:
         built_in = _built_in()
         for each in wanted:
             if isinstance(each, str) and each not in built_in:
-                health.warn(f"there is no plug-in {each!r}; there are {', '.join(built_in)}")
+                health.warn(f"unknown plug-in {each!r}; available: {', '.join(built_in)}")
                 continue
             plugin = built_in[each]() if isinstance(each, str) else each
             self._all.append(plugin)

@@ -297,7 +297,7 @@ def _finish_kineto(
 
 
 def finish(job: dict[str, Any]) -> dict[str, Any]:
-    """Make the final files of a window; gives counts, notes and what it cost."""
+    """Make the final files of a window; returns counts, notes and what it cost."""
     began, cpu = time.monotonic(), time.process_time()
     out: dict[str, Any] = {"notes": [], "files": []}
     compress = bool(job["compress"])

@@ -24,22 +24,21 @@ from typing import Any
 
 from dftracer.collect._collection import Collection, Health
 from dftracer.collect._manifest import Entries
-from dftracer.collect._options import Options
 from dftracer.torch.patches import Patches
 
 # When ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a step lies: `wait`, `warmup`, `active` or, after the last window, `done`."""
+class ScheduledStep:
+    """What the schedule does in a step: `wait`, `warmup`, `active` or, after the last window, `done`."""
 
     phase: str
     window: int
     last: bool = False  # of the active steps of its window
 
 
-OFF = Place("done", -1)
+OFF = ScheduledStep("done", -1)
 
 
 class Schedule:
@@ -49,19 +48,19 @@ class Schedule:
         self._wait, self._warmup, self._active = wait, warmup, active
         self._repeat, self._skip = repeat, skip_first
 
-    def at(self, step: int) -> Place:
-        """The place of a step, counted from 0."""
+    def at(self, step: int) -> ScheduledStep:
+        """Where a step is in the schedule; steps are counted from 0."""
         if step < self._skip:
-            return Place("wait", 0)
+            return ScheduledStep("wait", 0)
         cycle = self._wait + self._warmup + self._active
         window, within = divmod(step - self._skip, cycle)
         if self._repeat and window >= self._repeat:
             return OFF
         if within < self._wait:
-            return Place("wait", window)
+            return ScheduledStep("wait", window)
         if within < self._wait + self._warmup:
-            return Place("warmup", window)
-        return Place("active", window, within == cycle - 1)
+            return ScheduledStep("warmup", window)
+        return ScheduledStep("active", window, within == cycle - 1)
 
 
 # In a forked child --------------------------------------------------------------------------------
@@ -77,7 +76,7 @@ _registered = False
 
 
 def guard_forks() -> None:
-    """Have children of this process leave its windows alone; may be called often."""
+    """Make children of this process leave its windows alone; may be called repeatedly."""
     global _registered  # noqa: PLW0603 - a fork handler cannot be taken back
     if not _registered:
         _registered = True
@@ -118,7 +117,7 @@ def silence(path: str) -> None:
 # `profile_all_threads`, Kineto frees its memory when it stops, and an operator that another thread
 # still executes writes its end time there (torch 2.13: the process dies sooner or later). So new
 # operators are kept out first, and the profiler is stopped once every thread has been seen to move
-# on: at another place of its Python code, in code of the standard library, where no operator runs, or
+# on: at another position in its Python code, in code of the standard library, where no operator runs, or
 # waiting for the interpreter lock.
 
 
@@ -186,7 +185,7 @@ def wait_for_operators(limit_s: float) -> bool:
         pending = {ident: at for ident, at in pending.items() if ident in now and now[ident] == at}
         rounds += 1
         if rounds > _SWITCHES and pending:
-            # A loop around a single operator is always found at the same place.
+            # A loop around a single operator is always found at the same position.
             _hold_the_lock()
             pending = {
                 ident: at
@@ -198,26 +197,26 @@ def wait_for_operators(limit_s: float) -> bool:
 
 # Beside the program's own profilers ---------------------------------------------------------------
 #
-# Profilers and observers of the program itself come first: ours ends its window when one of them
-# begins. torch has one Kineto session and one execution trace observer a process. A second observer
-# takes the first one's place and both end wrong; a second profiler empties the first one.
+# The program's own profilers and observers come first: we end our window when one of them starts.
+# torch allows one Kineto session and one execution trace observer per process. A second observer
+# replaces the first and both end wrong; a second profiler empties the first one.
 
 
-class Foreign:
-    """Knows whether others are on, and calls `give_way` before another one begins."""
+class OtherProfilers:
+    """Tracks the program's own profilers; ends our window before one of them starts."""
 
-    def __init__(self, torch: Any, give_way: Callable[[str], None]) -> None:
+    def __init__(self, torch: Any, end_window: Callable[[str], None]) -> None:
         self._observer_class = torch.profiler.ExecutionTraceObserver
         self._profile_class = torch.autograd.profiler.profile
         self._enabled = torch.autograd._profiler_enabled
-        self._give_way = give_way
+        self._end_window = end_window
         self._ours = 0
         self._observers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._profilers: weakref.WeakSet[Any] = weakref.WeakSet()  # that are warming up or on
+        self._profilers: weakref.WeakSet[Any] = weakref.WeakSet()  # those warming up or recording
         self._patches = Patches()
 
     def watch(self) -> None:
-        """Find those that are registered already and hear of those to come."""
+        """Find the observers already registered, and watch for new ones."""
         for candidate in gc.get_objects():
             if type(candidate) is self._observer_class:
                 self._observers.add(candidate)
@@ -226,7 +225,7 @@ class Foreign:
             def register_callback(observer: Any, *args: Any, **kwargs: Any) -> Any:
                 if not self._ours:
                     self._observers.add(observer)
-                    self._yield("the program started an execution trace of its own")
+                    self._program_starts_one("the program started an execution trace of its own")
                 return original(observer, *args, **kwargs)
 
             return register_callback
@@ -235,7 +234,7 @@ class Foreign:
             def prepare_trace(profiler: Any, *args: Any, **kwargs: Any) -> Any:
                 if not self._ours:
                     self._profilers.add(profiler)
-                    self._yield("the program started a profiler of its own")
+                    self._program_starts_one("the program started a profiler of its own")
                 return original(profiler, *args, **kwargs)
 
             return prepare_trace
@@ -251,16 +250,16 @@ class Foreign:
         self._patches.around(self._profile_class, "_prepare_trace", around_prepare)
         self._patches.around(self._profile_class, "__exit__", around_exit)
 
-    def _yield(self, reason: str) -> None:
+    def _program_starts_one(self, reason: str) -> None:
         with contextlib.suppress(Exception):
-            self._give_way(reason)
+            self._end_window(reason)
 
     def unwatch(self) -> None:
         """Put torch back as it was."""
-        self._patches.take_back()
+        self._patches.undo_all()
 
-    def __enter__(self) -> Foreign:
-        """What begins inside is ours."""
+    def __enter__(self) -> OtherProfilers:
+        """What starts inside is ours."""
         self._ours += 1
         return self
 
@@ -268,11 +267,11 @@ class Foreign:
         self._ours -= 1
 
     def present(self) -> str | None:
-        """What else is on in this process, if anything."""
+        """Which kind of other profiler is on in this process, if any."""
         if self._enabled() or self._profilers:
-            return "a profiler of the program is on"
+            return "the program runs a profiler of its own"
         if any(observer.is_registered for observer in self._observers):
-            return "an execution trace of the program is on"
+            return "the program records an execution trace of its own"
         return None
 
 
@@ -297,10 +296,10 @@ class _NoObserver:
 class Window:
     """Kineto, the observer, and the region `ProfilerStep#n` of each active step."""
 
-    def __init__(self, torch: Any, options: Options, health: Health, index: int, prefix: str) -> None:
-        self._torch = torch
-        self._options = options
-        self._health = health
+    def __init__(self, collection: Collection, index: int, prefix: str) -> None:
+        self._torch = collection.torch
+        self._options = collection.options
+        self._health = collection.health
         self.index = index
         self.et_path = f"{prefix}.et.json"
         self.kineto_path = f"{prefix}.kineto.json"
@@ -599,49 +598,49 @@ class Windows:
         self._nsys = (
             _NsysRange(collection.torch, collection.health) if "nsys" in collection.options.traces else None
         )
-        self._foreign = Foreign(collection.torch, self._give_way)
+        self._others = OtherProfilers(collection.torch, self._end_early)
         with collection.health.guard("profilers of the program"):
-            self._foreign.watch()
+            self._others.watch()
         self._open: Window | None = None
         self._step = 0
 
-    def begin_step(self, step: int, before: Place, place: Place) -> None:
-        """A step begins, which lies at `place`, after one at `before`."""
+    def begin_step(self, step: int, before: ScheduledStep, scheduled: ScheduledStep) -> None:
+        """A step begins: `scheduled` now, after `before`."""
         self._step = step
-        if place != before or before.last:
-            self._enter(before, place)
-        elif place.phase == "active" and self._open is not None:
+        if scheduled != before or before.last:
+            self._enter(before, scheduled)
+        elif scheduled.phase == "active" and self._open is not None:
             self._open.open_step(step)
 
-    def end_step(self, place: Place) -> None:
+    def end_step(self, scheduled: ScheduledStep) -> None:
         """The step has ended, and the window with its last one."""
-        if place.phase == "active" and self._open is not None:
+        if scheduled.phase == "active" and self._open is not None:
             self._open.close_step()
-            if place.last:
+            if scheduled.last:
                 self._end("the schedule")
 
     def close(self, reason: str) -> None:
         """No more windows; one that records is kept."""
         self._leave(reason)
-        self._foreign.unwatch()
+        self._others.unwatch()
 
-    def _enter(self, before: Place, place: Place) -> None:
-        if place.phase == "warmup" and (before.phase != "warmup" or before.window != place.window):
-            self._make(place.window)
+    def _enter(self, before: ScheduledStep, scheduled: ScheduledStep) -> None:
+        if scheduled.phase == "warmup" and (before.phase != "warmup" or before.window != scheduled.window):
+            self._make(scheduled.window)
             if self._open is not None:
-                with self._foreign:
+                with self._others:
                     self._open.prepare()
-        elif place.phase == "active":
+        elif scheduled.phase == "active":
             if self._open is None and (before.phase != "active" or before.last):
-                self._make(place.window)
+                self._make(scheduled.window)
             if self._open is not None:
                 if self._open.recording:
                     self._open.open_step(self._step)
                 else:
                     self._start(self._open)
 
-    def _give_way(self, reason: str) -> None:
-        """A profiler of the program begins: our window ends here."""
+    def _end_early(self, reason: str) -> None:
+        """A profiler of the program starts: our window ends here."""
         if self._open is not None and os.getpid() == self._pid:
             self._collection.health.warn(f"window {self._open.index} ended early: {reason}")
             self._leave(reason)
@@ -656,18 +655,17 @@ class Windows:
             self._open = None
 
     def _make(self, index: int) -> None:
-        other = self._foreign.present()
+        other = self._others.present()
         if other is not None:
-            self._collection.health.warn(f"window {index} is left out: {other}")
+            self._collection.health.warn(f"window {index} is skipped: {other}")
             return
-        parts = self._collection
-        self._open = Window(parts.torch, parts.options, parts.health, index, f"{self._prefix}{index}")
+        self._open = Window(self._collection, index, f"{self._prefix}{index}")
 
     def _start(self, window: Window) -> None:
         began = time.perf_counter()
         entry = self._entries.begin(window.index, self._step)
         self._collection.plugins.window_start(window.index, self._step)
-        with self._foreign, self._collection.recording.hidden():
+        with self._others, self._collection.recording.hidden():
             window.start(self._step)
         if self._nsys is not None:
             self._nsys.start()
@@ -685,7 +683,7 @@ class Windows:
         began = time.perf_counter()
         if self._nsys is not None:
             self._nsys.stop()
-        with self._foreign, self._collection.recording.hidden():
+        with self._others, self._collection.recording.hidden():
             window.stop()
             stopped = time.perf_counter()
             window.export()

@@ -17,7 +17,7 @@ from dftracer._text import bytes_text, plural
 from dftracer.analyze.say.catalog import FINDING_IDS
 from dftracer.analyze.stages import STAGES
 from dftracer.compare.comparison import (
-    LEAST_MOVE,
+    MIN_MOVE,
     Comparison,
     Figure,
     RunPart,
@@ -53,7 +53,7 @@ _UNITS = {
 _NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(%|[A-Za-z]*)"
 _LIMIT = re.compile(rf"\s*([A-Za-z_][\w.]*)\s*(<=|>=|<|>)\s*{_NUMBER}\s*")
 _VALUE = re.compile(rf"\s*{_NUMBER}\s*")
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 class BadLimit(ValueError):
@@ -117,8 +117,8 @@ def _number(number: str, unit: str, text: str) -> float:
 def read_limits(path: str) -> LimitFile:
     """A TOML file: a table or a list `limits`, and optionally `baseline` and `max_regression`."""
     file = Path(path)
-    if file.stat().st_size > _MOST_BYTES:
-        raise BadLimit(f"{path} is larger than {_MOST_BYTES} bytes")
+    if file.stat().st_size > _MAX_BYTES:
+        raise BadLimit(f"{path} is larger than {_MAX_BYTES} bytes")
     try:
         found: Any = tomllib.loads(file.read_text(encoding="utf-8"))
     except ValueError as e:
@@ -169,7 +169,7 @@ _PIECES = ("steady", "startup", "evaluation", "outside", "profiled")
 
 @dataclass
 class Check:
-    """One question and its answer; `cannot_tell`: it is not ok because nobody can say."""
+    """One question and its answer; `cannot_tell`: not ok because the answer is unknown."""
 
     name: str
     ok: bool
@@ -286,7 +286,7 @@ def _of_series(x: Floats, what: str) -> float | None:
 
 
 def answer_of(checks: list[Check]) -> str:
-    """One answer for all checks: what is known to be wrong comes before what nobody knows."""
+    """One answer for all checks: what is known to be wrong comes before what is unknown."""
     answers = {c.answer for c in checks}
     return next(a for a in ("different", "cannot_tell", "same") if a in answers or a == "same")
 
@@ -300,7 +300,7 @@ def against_baseline(c: Comparison, most: float, most_stage: float | None = None
         few = [f"{s.name}: {s.wall.size} steady steps" for s in (c.a, c.b)]
         reason = f"cannot tell: too few steps to compare ({', '.join(few)})"
         return [Check("step", False, reason, None, most, cannot_tell=True)]
-    needed = needed_text(c, max(most, LEAST_MOVE))
+    needed = needed_text(c, max(most, MIN_MOVE))
     out = [_regression("step", c.step_alone, most, "per step", needed)]
     if c.bursts:
         out.append(_regression("step (mean)", c.step_mean, most, "per step on average", needed))
@@ -309,7 +309,7 @@ def against_baseline(c: Comparison, most: float, most_stage: float | None = None
         out.append(_whole_run(c, c.whole, most))
     if most_stage is not None:
         for stage, change in c.stages.items():
-            if max(change.a, change.b) >= LEAST_MOVE * c.step.a:
+            if max(change.a, change.b) >= MIN_MOVE * c.step.a:
                 out.append(_regression(stage, change, most_stage, "per step", needed))
     return out
 
@@ -333,7 +333,7 @@ def _regression(name: str, change: Change, most: float, per: str, needed: str) -
     allowed = percent_text(most, signed=False)
     if slower:
         return Check(name, False, f"{name} is slower by more than {allowed}: {times}", grown, most)
-    if change.interval is None or change.interval[1] > max(most, LEAST_MOVE):
+    if change.interval is None or change.interval[1] > max(most, MIN_MOVE):
         reason = f"{name}: cannot tell whether it is slower by more than {allowed}: {times}; {needed}"
         return Check(name, False, reason, grown, most, cannot_tell=True)
     return Check(name, True, f"{name}: {times}, at most {allowed} slower", grown, most)

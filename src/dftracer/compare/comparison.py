@@ -16,7 +16,7 @@ import numpy as np
 from dftracer._text import bytes_text, count_text, seconds_text
 from dftracer.analyze.stages import STAGES
 from dftracer.compare.statistics import (
-    FEWEST_STEPS,
+    MIN_STEPS,
     Center,
     Change,
     Floats,
@@ -179,7 +179,7 @@ _SHAPE: dict[str, Any] = {
 }
 
 
-def _misfit(value: Any, shape: Any, at: str) -> str | None:
+def _mismatch(value: Any, shape: Any, at: str) -> str | None:
     """What about a part of a saved report is not as it was saved; None if all of it is."""
     if shape is None or (value is None and not str(shape).endswith("!")):
         return None
@@ -202,7 +202,7 @@ def _misfit(value: Any, shape: Any, at: str) -> str | None:
         inner = [
             (v, shape.get(f"{k}!", shape.get(k, shape.get("*"))), f"{under}{k}") for k, v in value.items()
         ]
-    return next((wrong for each in inner if (wrong := _misfit(*each))), None)
+    return next((wrong for each in inner if (wrong := _mismatch(*each))), None)
 
 
 def is_report(path: str | os.PathLike[str]) -> bool:
@@ -226,7 +226,7 @@ def read_report(path: str | os.PathLike[str]) -> Side:
     if report["schema"] != _KNOWN:
         raise NotComparable(f"{name} is a report of another version ({report['schema']}): {_AGAIN}")
     side = side_of(name, report)
-    if wrong := _misfit(report, _SHAPE, ""):
+    if wrong := _mismatch(report, _SHAPE, ""):
         raise NotComparable(f"{name} is a damaged report, {wrong}: {_AGAIN}")
     return side
 
@@ -395,9 +395,9 @@ def findings_change(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, lis
 
 
 FALSE_ALARMS = 0.05  # of whole comparisons of equal runs
-LEAST_MOVE = 0.01  # of the step: a smaller change is not worth mentioning
+MIN_MOVE = 0.01  # of the step: a smaller change is not worth mentioning
 SAME_WITHIN = 0.05  # runs are called the same if, with 95 % confidence, they differ by no more than this
-_BURST = 2.0  # a mean this many times the median: the stage takes its time in only a few of the steps
+_BURST = 2.0  # a mean this many times the median: the stage takes time in only a few of the steps
 # A run has its evaluations and pauses once, so how much they vary is not known: only a clear change counts.
 _PART_MOVE = 0.05  # of the run without its start-up
 _PART_CHANGE = 0.25  # of the part itself
@@ -427,7 +427,7 @@ class Comparison:
     b: Side
     step: Change
     stages: dict[str, Change]
-    bursts: dict[str, Change]  # means, for stages that take their time in only a few steps
+    bursts: dict[str, Change]  # means, for stages that take time in only a few steps
     step_mean: Change
     device_busy: Change | None
     unseen: dict[str, str]  # stage -> the run that could not see it
@@ -448,13 +448,13 @@ class Comparison:
     @property
     def changed(self) -> list[str]:
         """The stages that changed, starting with the one that changes the step most."""
-        found = [s for s, c in self.stages.items() if c.certain and abs(self.moves(s)) >= LEAST_MOVE]
+        found = [s for s, c in self.stages.items() if c.certain and abs(self.moves(s)) >= MIN_MOVE]
         return sorted(found, key=lambda s: -abs(self.moves(s)))
 
     @property
     def changed_in_bursts(self) -> list[str]:
-        """Stages that changed in the few steps where they take their time."""
-        least = LEAST_MOVE * self.step_mean.a
+        """Stages that changed in the few steps where they take time."""
+        least = MIN_MOVE * self.step_mean.a
         found = [s for s, c in self.bursts.items() if c.certain and abs(c.difference) >= least]
         return sorted(found, key=lambda s: -abs(self.bursts[s].difference))
 
@@ -466,7 +466,7 @@ class Comparison:
 
     @property
     def step_changed(self) -> bool:
-        return self.step.certain and abs(self.step.difference) >= LEAST_MOVE * self.step.a
+        return self.step.certain and abs(self.step.difference) >= MIN_MOVE * self.step.a
 
     @property
     def difference(self) -> bool:
@@ -489,7 +489,7 @@ class Comparison:
         """How many steps each run would need to tell; None if more steps would hardly help, but more runs."""
         least = min(self.a.wall.size, self.b.wall.size)
         if not self.enough:
-            return max(FEWEST_STEPS * 4, 2 * least)
+            return max(MIN_STEPS * 4, 2 * least)
         times = (self.reach / limit) ** 2
         return math.ceil(least * times / 10) * 10 if times <= _HOPELESS else None
 
@@ -516,7 +516,7 @@ def compare(a: Side, b: Side, alpha: float = FALSE_ALARMS) -> Comparison:
     step = _middle(a.wall), _middle(b.wall)
     bursty = [s for s, (x, y) in pairs.items() if _in_bursts(a, x, block) or _in_bursts(b, y, block)]
     # Only stages long enough to change the step can raise an alarm.
-    long = [s for s, p in pairs.items() if max(map(_middle, p)) >= LEAST_MOVE * step[0]]
+    long = [s for s, p in pairs.items() if max(map(_middle, p)) >= MIN_MOVE * step[0]]
     each = alpha / (1 + len(long) + len(bursty) + (1 if bursty else 0))
     busy = _device_busy(a), _device_busy(b)
     one = len(a.members) == len(b.members) == 1
@@ -564,7 +564,7 @@ def _common_block(a: Side, b: Side) -> int:
     lengths = [block_length(m.wall) for side in (a, b) for m in side.members if m.wall.size]
     common = math.lcm(*lengths) if lengths else 1
     fewest = min((m.wall.size for side in (a, b) for m in side.members), default=0)
-    return common if fewest // common >= FEWEST_STEPS else max(lengths, default=1)
+    return common if fewest // common >= MIN_STEPS else max(lengths, default=1)
 
 
 def _middle(x: Floats) -> float:
@@ -572,12 +572,12 @@ def _middle(x: Floats) -> float:
 
 
 def _in_bursts(side: Side, x: Floats, block: int) -> bool:
-    """Whether a stage takes its time in a few steps only, and not at the loader's own rhythm."""
-    if x.size < FEWEST_STEPS * block:
+    """Whether a stage takes time in only a few steps, and not at the loader's own rhythm."""
+    if x.size < MIN_STEPS * block:
         return False
     x = blocks(x, block)
     mean = float(np.sort(x)[: -max(1, x.size // 100)].mean())  # an outlier or two is not a burst
-    return mean > _BURST * _middle(x) and mean >= LEAST_MOVE * float(np.median(side.wall))
+    return mean > _BURST * _middle(x) and mean >= MIN_MOVE * float(np.median(side.wall))
 
 
 def _change(
@@ -588,7 +588,7 @@ def _change(
     alpha: float,
 ) -> Change:
     parts = [[blocks(x, block) for x in side.apart(series)] for side, series in (a, b)]
-    few = any(p.size < FEWEST_STEPS for ps in parts for p in ps)
+    few = any(p.size < MIN_STEPS for ps in parts for p in ps)
     if few:
         values = [float(np.median(series)) if series.size else 0.0 for _, series in (a, b)]
         return change_of(None, None, (values[0], values[1]), alpha)

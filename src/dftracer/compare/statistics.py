@@ -18,19 +18,19 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-FEWEST_STEPS = 8  # below this, nothing is said about differences
+MIN_STEPS = 8  # below this, nothing is said about differences
 _LONGEST_BLOCK = 64
 _EXTREMES = 0.02  # at each end of the steps: outliers say nothing about a period
 _STEADIER = 0.4  # blocks are used if they vary by less than this share of what independent steps would
 _STRETCHES = 12
-_FEWEST_STRETCHES = 4
+_MIN_STRETCHES = 4
 _STEPS_PER_STRETCH = 3
 _BOUNDING_STRETCHES = 8
 _BEYOND = 1.25
 _MAD_TO_SIGMA = 1.4826  # of a normal distribution
 _OUTLIER = 3.0
-_MOST_CORRELATED = 0.99
-_MOST_CORRELATED_STRETCHES = 0.8
+_MAX_CORRELATED = 0.99
+_MAX_CORRELATED_STRETCHES = 0.8
 # The medians of the first and the last third of n steps, scaled to a whole run's drift (3/2), vary by
 # (3/2)^2 * 2 * 3 times the variance of the run's median without any drift.
 _DRIFT_BY_NOISE = 13.5
@@ -94,7 +94,7 @@ def block_length(x: Floats) -> int:
     long steps are followed by short ones, as with W workers that each bring a batch in turn.
     """
     # Long blocks are few, and few blocks resemble each other by chance.
-    longest = min(_LONGEST_BLOCK, x.size // FEWEST_STEPS, max(FEWEST_STEPS, x.size // 16))
+    longest = min(_LONGEST_BLOCK, x.size // MIN_STEPS, max(MIN_STEPS, x.size // 16))
     if longest < 2:
         return 1
     clipped = np.clip(x, *np.quantile(x, (_EXTREMES, 1 - _EXTREMES)))
@@ -160,7 +160,7 @@ def mean_of(x: Floats) -> Center:
 
 
 def _pieces(x: Floats) -> list[Floats]:
-    n = int(np.clip(x.size // _STEPS_PER_STRETCH, _FEWEST_STRETCHES, _STRETCHES))
+    n = int(np.clip(x.size // _STEPS_PER_STRETCH, _MIN_STRETCHES, _STRETCHES))
     return np.array_split(x, n)
 
 
@@ -176,7 +176,7 @@ def _spread(values: Floats) -> float:
     square = float(off @ off)
     if square == 0:
         return 0.0
-    alike = float(np.clip(off[1:] @ off[:-1] / square + 1 / n, 0.0, _MOST_CORRELATED_STRETCHES))
+    alike = float(np.clip(off[1:] @ off[:-1] / square + 1 / n, 0.0, _MAX_CORRELATED_STRETCHES))
     return square / (n - 1) / n * (1 + alike) / (1 - alike)
 
 
@@ -189,7 +189,7 @@ def _independent(x: Floats, middle: float, mad: float) -> float:
     z = z - z.mean()
     alike = float(z[1:] @ z[:-1] / max(float(z @ z), 1e-12))
     alike += (1 + 3 * alike) / n  # short series make it look smaller
-    alike = float(np.clip(alike, 0.0, _MOST_CORRELATED))
+    alike = float(np.clip(alike, 0.0, _MAX_CORRELATED))
     return n * (1 - alike) / (1 + alike)
 
 

@@ -21,18 +21,6 @@ from typing import Any
 
 from dftracer import _core
 
-__all__ = [
-    "EntityID",
-    "EntityRelation",
-    "EntityRole",
-    "EntityStore",
-    "declare_entity",
-    "declare_entity_type",
-    "entity_id",
-    "relate_entities",
-    "relation_args",
-]
-
 EntityID = int
 _OF_ENTITIES = 16  # from here on relations are between two entities, below from an event to one
 # Not the offset of FNV's authors, but the one used for other writers' ids.

@@ -7,7 +7,7 @@ collective, open_file, exit_code, signal, exception) and
     moved_us, written_us                  when it last moved, and when this was written (us since the epoch)
     went_on_after_s                       null while it stands still; `earlier`: hangs before this one
     patience_s                            DFTRACER_HANG_S
-    because_of                            the rank whose file made this one appear; null: it was late itself
+    because_of                            the rank whose hang file triggered this one; null: none
     in_group                              it had joined a process group
     lock_held_by                          tid of the thread that keeps the interpreter lock from all others
     groups, collectives                   torch's own record: how far each group is, the latest collectives

@@ -89,7 +89,7 @@ ARGS: tuple[Arg, ...] = (
     Arg("clock_start_ns", "int", "`end`", "first anchor of the trace's clock, ns since the epoch"),
     Arg("clock_end_ns", "int", "`end`", "the trace's clock at the end, ns since the epoch"),
     Arg("clock_drift_ns", "int", "`end`", "wall clock minus the trace's clock at the end"),
-    Arg("exit_code", "int", "`end`", "what the process left with, if the trace ended with the process"),
+    Arg("exit_code", "int", "`end`", "exit status of the process, if the trace ended with it"),
     Arg("recovered", "bool", "`end`", "written by a reader after the process had died"),
     Arg("life_us", "int", "`end`", "age of the process"),
     Arg("cpu_us", "int", "`end`", "CPU time of the process, of all its threads"),
@@ -120,7 +120,7 @@ METADATA: tuple[MetadataKind, ...] = (
 PHASES: dict[object, str] = {"X": "X", "M": "M", "C": "C", "A": "A", 1: "X", 2: "C", 3: "A", 4: "M"}
 
 TIME_LIMIT = 1 << 53  # in us: a later time is damage, and sums of such times would not fit into 64 bits
-MOST_RANKS = 1 << 20  # no job has more; a larger number is damage
+MAX_RANKS = 1 << 20  # no job has more; a larger number is damage
 
 INTEGER_FIELDS = tuple(field.name for field in FIELDS if field.type == "int")
 HASH_ARGS = frozenset(arg.name for arg in ARGS if arg.type == "hash")
@@ -152,14 +152,21 @@ TIME_UNITS: dict[str, tuple[int, int]] = {
 }
 
 
-AGGREGATION_INTERVAL_US = 1_000_000  # of aggregated records that do not say it
+AGGREGATION_INTERVAL_US = 1_000_000  # unless the record or the `end` of its process says otherwise
 
 
-def interval_us(record: Mapping[str, Any]) -> int:
-    """The time that an aggregated record stands for, from its `ts` on."""
+def interval_us(record: Mapping[str, Any]) -> int | None:
+    """The time that an aggregated record stands for, from its `ts` on.
+
+    None: another tracer's record; what its process was set to is in the `end` record.
+    """
     args = record.get("args")
-    interval = args.get("interval_us") if isinstance(args, dict) else None
-    return interval if type(interval) is int and interval > 0 else AGGREGATION_INTERVAL_US
+    if not isinstance(args, dict):
+        return None
+    interval = args.get("interval_us")
+    if type(interval) is int and interval > 0:
+        return interval
+    return AGGREGATION_INTERVAL_US if "dur_hist" in args else None
 
 
 def is_metadata(record: Mapping[str, Any]) -> bool:

@@ -65,7 +65,7 @@ EVENT_NAME = name_pattern(("pid", "ts", "cat", "ph", "tid", "s", "id", "dur", "a
 
 
 def repaired_item(text: str, name: re.Pattern[str], *, as_observed: bool = False) -> Any:
-    """What the text of an item stands for that is not valid JSON; None if nobody can tell.
+    """The item that an invalid JSON text stands for; None if that cannot be told.
 
     With `as_observed` it is a node that torch's observer has just written: its name stands there as it is,
     and if some of its fields cannot be read, it is still a node, in which those are empty. A file from

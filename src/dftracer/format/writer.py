@@ -51,7 +51,7 @@ class TraceWriter:
             self._cut()
 
     def add_damage(self, words: str, counts: dict[str, int]) -> None:
-        """Say, after the records of a file, what of it is not in the copy."""
+        """Record, after a file's records, what is missing from the copy."""
         if self.records == 0 and self._made_by is not None:
             self._sign()
         args = {"name": DAMAGED, "value": words, **counts}

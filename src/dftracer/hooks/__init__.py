@@ -16,7 +16,7 @@ from types import FunctionType
 from typing import Any
 
 from dftracer import _session
-from dftracer._packages import advice, install_name
+from dftracer._packages import not_installed
 from dftracer.python import ai
 from dftracer.torch.patches import Patches
 
@@ -45,7 +45,7 @@ def install(*libraries: str) -> tuple[str, ...]:
         try:
             importlib.import_module(library)
         except ImportError as error:
-            raise ImportError(f"{library} is not installed: {advice(install_name(library))}") from error
+            raise ImportError(not_installed(library)) from error
         _installed[library] = Patches()
         _TRACE[library](_installed[library])
     return tuple(_installed)
@@ -54,7 +54,7 @@ def install(*libraries: str) -> tuple[str, ...]:
 def uninstall() -> None:
     """Restore everything, newest first."""
     for patches in reversed(_installed.values()):
-        patches.take_back()
+        patches.undo_all()
     _installed.clear()
 
 
@@ -81,7 +81,7 @@ def _trace_method(
     if isinstance(vars(owner).get(name), FunctionType):
         patches.around(owner, name, around)
     else:
-        patches.instead(owner, name, around)
+        patches.replace_method(owner, name, around)
 
 
 # --- fsspec file systems (local, memory, s3, gcs ...): `data.io.open/read/write/close`

@@ -14,7 +14,7 @@ from dftracer.link.graph import Join, join
 from dftracer.link.kineto import read_kineto
 from dftracer.link.nsys import read_nsys
 
-_LEAST = 0.99
+_MIN = 0.99
 _ADVICE = {
     "on a thread that the profiler did not watch": (
         "profile with torch._C._profiler._ExperimentalConfig(profile_all_threads=True)"
@@ -127,7 +127,7 @@ def _rank(files: RankFiles) -> dict[str, Any]:
 def _join_problems(name: str, found: Join) -> list[str]:
     if found.refused:
         return [f"{name}: {found.coverage:.0%} joined: {found.refused}"]
-    if found.coverage >= _LEAST:
+    if found.coverage >= _MIN:
         return []
     out = []
     for reason, n in found.reasons.items():

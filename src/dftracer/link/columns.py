@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from dftracer.link._json_stream import Repairs
 from dftracer.link._text import join_columns
+from dftracer.load.chunk import int64s
 
 Ints: TypeAlias = "npt.NDArray[np.int64]"
 Codes: TypeAlias = "npt.NDArray[np.int32]"
@@ -120,16 +121,6 @@ def join_rows(columns: Columns, rows: Ints) -> ByteColumn:
     """The columns side by side."""
     text, ends = join_columns(columns, np.ascontiguousarray(rows, dtype=np.int64))
     return ByteColumn(text, int64s(ends))
-
-
-def int64s(buffer: Any) -> Ints:
-    """Native memory as an array."""
-    return np.frombuffer(buffer, dtype=np.int64)
-
-
-def int32s(buffer: Any) -> Codes:
-    """Native memory as an array."""
-    return np.frombuffer(buffer, dtype=np.int32)
 
 
 def last_before(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dftracer._text import plural
-from dftracer.format.records import MOST_RANKS
+from dftracer.format.records import MAX_RANKS
 from dftracer.format.torch_files import EXPORTED, is_set_aside
 from dftracer.link._json_stream import Repairs, read_blocks
 
@@ -74,7 +74,7 @@ class Found:
     @property
     def missing(self) -> list[int]:
         """Ranks of the job without any file."""
-        if self.world_size > MOST_RANKS:  # a damaged number
+        if self.world_size > MAX_RANKS:  # a damaged number
             return []
         return sorted(set(range(self.world_size)) - set(self.ranks))
 
@@ -106,7 +106,7 @@ def discover(directory: Path) -> Found:
             " Record with `dftracer collect`, or with torch.profiler and ExecutionTraceObserver"
         )
     traces = _our_traces(directory)
-    _give_ranks(sources, traces, warnings)
+    _assign_ranks(sources, traces, warnings)
     ranks = _by_rank(sources)
     _add_traces(ranks, traces, sources)
     _add_manifests(directory, ranks, warnings)
@@ -203,17 +203,18 @@ def _kineto_head(source: Source, head: bytes, events: int) -> None:
         world = re.search(rb'"world_size"\s*:\s*(\d{1,18})(?!\d)', text)
         # A process that was never part of a group says rank 0 of 1: its file name is more reliable.
         size = int(world.group(1)) if world else 0
-        number = int(rank.group(1)) if rank else MOST_RANKS
-        if number < MOST_RANKS and (source.rank is None or size > 1):
+        number = int(rank.group(1)) if rank else MAX_RANKS
+        if number < MAX_RANKS and (source.rank is None or size > 1):
             source.rank = number
-        source.world_size = size if 0 < size <= MOST_RANKS else None
+        source.world_size = size if 0 < size <= MAX_RANKS else None
     pid = _HOST_PID.search(head)
     pid = pid or re.search(rb'"pid"\s*:\s*(\d{1,18})(?!\d)', head[events:])
     source.pid = int(pid.group(1)) if pid else None
 
 
 def _our_traces(directory: Path) -> list[Any]:
-    from dftracer.load.find import NoTraces, find_files, recover  # noqa: PLC0415
+    from dftracer.format.trace_names import NoTraces  # noqa: PLC0415
+    from dftracer.load.find import find_files, recover  # noqa: PLC0415
     from dftracer.load.process import assign_ranks, peek  # noqa: PLC0415
 
     try:
@@ -226,7 +227,7 @@ def _our_traces(directory: Path) -> list[Any]:
     return processes
 
 
-def _give_ranks(sources: list[Source], traces: list[Any], warnings: list[str]) -> None:
+def _assign_ranks(sources: list[Source], traces: list[Any], warnings: list[str]) -> None:
     """Names, then the process: a file without a rank belongs to the rank whose other files have its pid."""
     warnings += [
         f"{s.path.name}: the file says it belongs to rank {s.rank}; its name is ignored"
@@ -293,7 +294,7 @@ def _add_manifests(directory: Path, ranks: dict[int, RankFiles], warnings: list[
             continue
         files.host = str(manifest.get("host") or files.host)
         world = manifest.get("world_size")
-        files.world_size = world if isinstance(world, int) and 0 < world <= MOST_RANKS else files.world_size
+        files.world_size = world if isinstance(world, int) and 0 < world <= MAX_RANKS else files.world_size
         files.clock_error_ns = _clock_error(manifest.get("clock"))
         windows = manifest.get("windows")
         for window in windows if isinstance(windows, list) else []:

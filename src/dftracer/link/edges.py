@@ -59,9 +59,15 @@ def find_edges(
     host = graph.timed & ~graph.on_device
     chain = _chains(graph, host)
     handed = _handovers(graph, host, chain, carriers)
+    returns = _returns(graph, chain, issued)
     waited, waits = _waiting(graph, handed, issued)
-    graph.take_out_waiting(waited)
+    late = _late_returns(graph, returns, waited)
+    for call, _, rest in late:
+        waited[call] += rest
+    graph.subtract_waiting(waited)
     graph.own = _own_times(graph, host, chain, handed, waits)
+    for _, following, rest in late:
+        graph.own[following] += rest
     found: dict[str, Pairs] = {
         "call": _call(graph),
         "order": _order(graph, chain),
@@ -71,7 +77,7 @@ def find_edges(
         "forward_backward": _forward_backward(graph, et, activity),
         "data": _data(graph, et),
         "thread": (handed.source, handed.target),
-        "comm": _joined(issued, _returned(graph, chain, issued)),
+        "comm": _joined(issued, _returned(graph, chain, returns)),
     }
     sources, targets, types, against = [], [], [], {}
     for number, name in enumerate(EDGE_TYPES):
@@ -107,21 +113,32 @@ def begun_inside(graph: Graph, edges: Edges) -> Flags:
 
 
 def _add_pauses(graph: Graph, edges: Edges) -> None:
-    """Such a collective waits for what its call waited for: from there to its beginning is its pause."""
+    """Such a collective waits for what its call waited for, and for what its own thread did before: from the last of
+    that to its beginning is its pause.
+    """
     early = np.flatnonzero(begun_inside(graph, edges))
     if not early.size:
         return
     order = np.argsort(edges.target, kind="stable")
-    low, high = (
-        np.searchsorted(edges.target[order], edges.source[early], side) for side in ("left", "right")
-    )
-    for row, first, last in zip(early.tolist(), low.tolist(), high.tolist(), strict=True):
-        call, carrier = edges.source[row], edges.target[row]
-        begin = graph.start[call]
-        done = graph.end[edges.source[order[first:last]]]
-        done = done[done <= begin]
-        idle = min(graph.own[call] - graph.exclusive[call], begin - done.max()) if done.size else 0
-        graph.own[carrier] += max(idle, 0) + graph.start[carrier] - begin
+    targets, ends = edges.target[order], graph.end[edges.source[order]]
+
+    def last_end(node: int, before: int) -> int | None:
+        """The end of the last that a node follows, if it was done before a moment."""
+        low, high = np.searchsorted(targets, [node, node + 1])
+        done = ends[low:high]
+        done = done[done <= before]
+        return int(done.max()) if done.size else None
+
+    for row in early.tolist():
+        call, carrier = int(edges.source[row]), int(edges.target[row])
+        begin, start = int(graph.start[call]), int(graph.start[carrier])
+        own_thread = last_end(carrier, start)
+        if own_thread is not None and own_thread > begin:
+            graph.own[carrier] += start - own_thread
+            continue
+        done = last_end(call, begin)
+        idle = min(int(graph.own[call] - graph.exclusive[call]), begin - done) if done is not None else 0
+        graph.own[carrier] += max(idle, 0) + start - begin
 
 
 def _joined(first: Pairs, second: Pairs) -> Pairs:
@@ -567,21 +584,45 @@ def _waited_for(graph: Graph, call: int, carrier: int) -> bool:
     )
 
 
-def _returned(graph: Graph, chain: Ints, issued: Pairs) -> Pairs:
-    """From the last of what carried out a collective to what the thread that had waited for it did next."""
+def _returns(graph: Graph, chain: Ints, issued: Pairs) -> list[tuple[int, int, int]]:
+    """Calls that waited until another thread had carried them out: the call, its carrier, what its thread did next."""
     position = np.full(len(graph), -1, dtype=np.int64)
     position[chain] = np.arange(chain.size)
-    sources, targets = [], []
+    out = []
     for call, carrier in zip(*(a.tolist() for a in issued), strict=True):
         if not _waited_for(graph, call, carrier):
             continue
         at = int(position[call]) + 1
         while at < chain.size and graph.tid[chain[at]] == graph.tid[call]:
             if graph.start[chain[at]] >= graph.end[call]:
-                sources.append(_last_of(graph, chain, int(position[carrier])))
-                targets.append(int(chain[at]))
+                out.append((call, carrier, int(chain[at])))
                 break
             at += 1
+    return out
+
+
+def _late_returns(
+    graph: Graph, returns: list[tuple[int, int, int]], waited: Ints
+) -> list[tuple[int, int, int]]:
+    """Until a thread went on after its collective was done: the call, what it did next, and how long that took.
+
+    In a replay that is a pause before what it did next. As a part of the call it would delay the carrier.
+    """
+    done: dict[int, int] = {}
+    for call, carrier, _ in returns:
+        done[call] = max(done.get(call, 0), int(graph.end[carrier]))
+    return [
+        (call, following, min(int(graph.end[call]) - done[call], int(graph.exclusive[call] - waited[call])))
+        for call, following in {call: following for call, _, following in returns}.items()
+    ]
+
+
+def _returned(graph: Graph, chain: Ints, returns: list[tuple[int, int, int]]) -> Pairs:
+    """From the last of what carried out a collective to what the thread that had waited for it did next."""
+    position = np.full(len(graph), -1, dtype=np.int64)
+    position[chain] = np.arange(chain.size)
+    sources = [_last_of(graph, chain, int(position[carrier])) for _, carrier, _ in returns]
+    targets = [following for _, _, following in returns]
     return np.array(sources, dtype=np.int64), np.array(targets, dtype=np.int64)
 
 

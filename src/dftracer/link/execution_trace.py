@@ -20,11 +20,10 @@ from dftracer.link.columns import (
     Interner,
     Ints,
     distinct,
-    int32s,
-    int64s,
     integer,
     integers,
 )
+from dftracer.load.chunk import int32s, int64s
 
 # Nodes that represent the process and its threads, and groups made before the window: nothing ran.
 _TENSOR = re.compile(rb'\0|\[(\d+),\s*(\d+),\s*\d+,\s*(\d+),\s*(\d+),\s*"')

@@ -286,7 +286,7 @@ class Graph:
         end: Ints = self.start + self.dur
         return end
 
-    def take_out_waiting(self, waiting: Ints) -> None:
+    def subtract_waiting(self, waiting: Ints) -> None:
         """Time spent waiting for another thread is not the node's own."""
         self.waiting = waiting
         self.exclusive = self.exclusive - waiting

@@ -26,11 +26,10 @@ from dftracer.link.columns import (
     ActivityTable,
     Interner,
     Ints,
-    int32s,
-    int64s,
     integer,
     integers,
 )
+from dftracer.load.chunk import int32s, int64s
 
 # Spellings of torch 1.8 to 2.13 in lower case with blanks as underscores.
 _KINDS = {

@@ -16,7 +16,9 @@ that is finished has `final == size` and no rest. `whole_copy(file, path)` write
 any reader accepts; `Recent` keeps such copies of the last seconds of a run, for `dftracer top`.
 """
 
-from dftracer.live.look import LiveFile, look, running_directories, traces_of_process, whole_copy
-from dftracer.live.recent import Recent
-
-__all__ = ["LiveFile", "Recent", "look", "running_directories", "traces_of_process", "whole_copy"]
+from dftracer.live.look import LiveFile as LiveFile
+from dftracer.live.look import look as look
+from dftracer.live.look import running_directories as running_directories
+from dftracer.live.look import traces_of_process as traces_of_process
+from dftracer.live.look import whole_copy as whole_copy
+from dftracer.live.recent import Recent as Recent

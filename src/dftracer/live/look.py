@@ -57,7 +57,7 @@ def look(paths: Paths) -> list[LiveFile]:
     names = find_traces([p for p in given if p.exists()])
     for ring in _core.ring_paths([*(str(p) for p in given if p.is_dir()), *requested_places()]):
         seen = _core.peek_ring(ring)
-        if seen is None or not _is_meant(Path(seen["trace"]), given):
+        if seen is None or not _is_below(Path(seen["trace"]), given):
             continue
         file = LiveFile(
             Path(seen["trace"]),
@@ -86,7 +86,7 @@ def requested_places() -> list[str]:
     return [place] if place else []
 
 
-def _is_meant(trace: Path, given: Iterable[Path]) -> bool:
+def _is_below(trace: Path, given: Iterable[Path]) -> bool:
     real = Path(os.path.realpath(trace))
     return any(real == where or where in real.parents for where in (Path(os.path.realpath(p)) for p in given))
 
@@ -174,13 +174,13 @@ def whole_copy(file: LiveFile, to: Path) -> None:
     with to.open("wb") as out:
         if file.final:
             with file.path.open("rb") as f:
-                shutil.copyfileobj(_Upto(f, file.final), out)
+                shutil.copyfileobj(_FirstBytes(f, file.final), out)
         rest = file.rest()
         if rest:
             out.write(rest_member(rest) if file.packed else rest)
 
 
-class _Upto:
+class _FirstBytes:
     """The first bytes of a file."""
 
     def __init__(self, file: object, size: int) -> None:

@@ -57,7 +57,7 @@ class _Known:
                 self.last_us = max(self.last_us, index.last_ts)
 
     def find_last_event(self) -> None:
-        """The members since the last time, newest first: a process that hangs goes on with its samples."""
+        """Search new members, newest first: a hanging process still writes counter samples."""
         for at, size, last in reversed(self.members[self.searched :]):
             if last <= self.event_us:
                 continue

@@ -9,7 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from dftracer._packages import MissingExtra
-from dftracer.load.find import NoTraces, find_files, recover
+from dftracer.format.trace_names import NoTraces
+from dftracer.load.find import find_files, recover
 from dftracer.load.process import ProcessInfo
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ import numpy as np
 from dftracer._packages import need
 from dftracer.load._scan import Scanner, validity
 from dftracer.load.chunk import Chunk
+from dftracer.load.find import user_caches
 from dftracer.load.process import ProcessInfo
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def _fingerprint(file: Path) -> str:
 
 def _places(file: Path) -> list[Path]:
     own = file.parent / ".dftracer-cache" / f"{file.name}.parquet"
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    base = user_caches()
     digest = hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]
     if not _is_text(own.absolute()):  # Parquet libraries accept no other names
         return [base / "dftracer" / f"{digest}.parquet"]

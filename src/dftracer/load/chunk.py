@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dftracer.load._scan import MISSING
+from dftracer.format.records import AGGREGATION_INTERVAL_US
+from dftracer.load import _scan
 
-__all__ = ["CODE_COLUMNS", "INT_COLUMNS", "MISSING", "Chunk", "Ints", "int32s", "int64s", "uint8s", "uint32s"]
-
+MISSING: int = _scan.MISSING  # where a record has no such value
 Ints = npt.NDArray[np.int64]
 
 # Names on the Python side; the native side knows the same (native/load/columns.hpp).
@@ -57,13 +58,15 @@ def uint8s(buffer: Any) -> npt.NDArray[np.uint8]:
 class Chunk:
     """Rows of one file. Missing integers are `MISSING`, missing codes -1."""
 
-    __slots__ = ("_raw", "meta", "rows", "unit")
+    __slots__ = ("_raw", "interval_us", "meta", "rows", "unit")
 
     def __init__(self, raw: dict[str, Any]) -> None:
         self._raw = raw
         self.rows: int = raw["rows"]
         self.meta: list[tuple[str, str, str, str, int, int, int]] = raw["meta"]
         self.unit = (1, 1)  # (multiply, divide) to get microseconds from times that are in no column
+        # The interval of a process's aggregated records that do not say it.
+        self.interval_us: Callable[[int], int] = lambda _: AGGREGATION_INTERVAL_US
 
     def has(self, column: str) -> bool:
         """Whether any row has a value in `column`."""
@@ -97,6 +100,7 @@ class Chunk:
             raw["args_end"], raw["args_text"] = self.args_of(rows)
         chosen = Chunk(raw)
         chosen.unit = self.unit
+        chosen.interval_us = self.interval_us
         return chosen
 
     def args(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:

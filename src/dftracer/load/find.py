@@ -13,16 +13,10 @@ from dftracer.format import trace_names
 from dftracer.format.torch_files import EXPORTED, is_set_aside
 from dftracer.format.trace_names import SUFFIXES, NoTraces, Paths, find_traces
 
-__all__ = [
-    "NoTraces",
-    "find_files",
-    "find_torch_files",
-    "here",
-    "is_kineto",
-    "linked_files",
-    "recover",
-    "recover_below",
-]
+
+def user_caches() -> Path:
+    """The folder of the user's caches: what can be made again is kept below it."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
 def here(paths: Paths, heads: bool = False) -> Paths:

@@ -12,12 +12,13 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from dftracer._text import plural
 from dftracer.format.members import last_time
-from dftracer.format.records import INTEGER_ARGS, MOST_RANKS, TIME_UNITS
+from dftracer.format.records import AGGREGATION_INTERVAL_US, INTEGER_ARGS, MAX_RANKS, TIME_UNITS
 from dftracer.format.trace_names import Paths, of_one_process
 from dftracer.format.writer import DAMAGED, MADE_BY
 from dftracer.load._scan import MISSING, Scanner, extent
@@ -25,7 +26,8 @@ from dftracer.load.find import find_files
 
 _LARGEST = (1 << 63) - 1
 _CLOCKS_AGREE_S = 5.0
-_MOST_METADATA = 100_000  # if a process repeats the same thing millions of times, the first are enough
+_LONGEST_INTERVAL_MS = 86_400_000
+_MAX_METADATA = 100_000  # if a process repeats the same thing millions of times, the first are enough
 
 MetaRow = tuple[str, str, str, str, int, int, int]
 
@@ -102,7 +104,7 @@ class ProcessInfo:
             elif kind == "PR":
                 self._fact(key, value)
             elif kind == "CM":
-                if len(self.user_metadata) < _MOST_METADATA:
+                if len(self.user_metadata) < _MAX_METADATA:
                     self.user_metadata.append((key, value))
                 if key == "time_metric":
                     self.time_unit = TIME_UNITS.get(value.upper(), self.time_unit)
@@ -132,7 +134,7 @@ class ProcessInfo:
     def _fact(self, key: str, value: str) -> None:
         self.facts[key] = value
         number = as_integer(value, None)
-        if number is None or not 0 <= number <= MOST_RANKS:
+        if number is None or not 0 <= number <= MAX_RANKS:
             return
         if key == "rank":
             self.rank = number
@@ -192,6 +194,27 @@ def read_through(file: Path) -> ProcessInfo:
         take_first_pid(info, raw)
     info.counts = scanner.counts()
     return info
+
+
+def aggregation_interval_us(process: ProcessInfo, pid: int | None) -> int:
+    """How long an aggregated record of a process in this file stands for if it does not say so itself.
+
+    The `end` of DFTracer's traces does. It comes last, so that the whole file is read, once.
+    """
+    stated = _stated_intervals(process.file, process.file.stat().st_mtime_ns)
+    return stated.get(pid, AGGREGATION_INTERVAL_US)
+
+
+@lru_cache(maxsize=64)
+def _stated_intervals(file: Path, modified: int) -> dict[int | None, int]:
+    info = read_through(file)
+    out: dict[int | None, int] = {}
+    for process in (info, *info.others.values()):
+        settings = (process.end or {}).get("cfg")
+        ms = as_integer(settings.get("trace_interval_ms")) if isinstance(settings, dict) else None
+        if ms is not None and 0 < ms <= _LONGEST_INTERVAL_MS:
+            out[process.pid] = ms * 1000
+    return out
 
 
 def take_first_pid(info: ProcessInfo, raw: dict[str, Any]) -> None:

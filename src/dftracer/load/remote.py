@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from dftracer._packages import need
 from dftracer.format.members import MAGIC, member_index
 from dftracer.format.trace_names import ROWS_SUFFIX, SUFFIXES, NoTraces
+from dftracer.load.find import user_caches
 
 MANIFEST = re.compile(r"dftracer-manifest-[\w.-]+\.json")
 # What is copied of a directory: traces, step rows, and what is written beside them.
@@ -139,7 +140,7 @@ def _copied(url: str, heads: bool) -> Path:
     base = url.rstrip("/")
     if MANIFEST.fullmatch(root.rpartition("/")[2]):
         base = base.rpartition("/")[0]
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    caches = user_caches()
     place = caches / "dftracer-remote" / hashlib.sha256(url.encode()).hexdigest()[:16]
     place /= "heads" if heads else "whole"
     place.mkdir(parents=True, exist_ok=True)

@@ -159,7 +159,7 @@ def read_row_file(path: str) -> RowFile:
         return parse_rows(file.read(), path)
 
 
-def rows_alone(paths: Paths) -> list[str]:
+def rows_without_traces(paths: Paths) -> list[str]:
     """The files of rows under `paths` whose traces are gone."""
     local = here(paths)
     given = [local] if isinstance(local, str | os.PathLike) else list(local)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,12 @@ import numpy as np
 
 from dftracer._packages import need
 from dftracer._text import bytes_text, plural
+from dftracer.format.trace_names import NoTraces
 from dftracer.load._scan import Scanner
 from dftracer.load.arrow import BatchMaker, find_sidecar, schema, write_sidecar
 from dftracer.load.chunk import Chunk
-from dftracer.load.find import NoTraces, find_files, find_torch_files, here, linked_files
-from dftracer.load.process import ProcessInfo, Run, assign_ranks, find_runs, peek
+from dftracer.load.find import find_files, find_torch_files, here, linked_files
+from dftracer.load.process import ProcessInfo, Run, aggregation_interval_us, assign_ranks, find_runs, peek
 
 if TYPE_CHECKING:
     import duckdb
@@ -111,6 +113,7 @@ def scan_file(
     for raw in scanner:
         process.take(raw["meta"])
         chunk = Chunk(raw)
+        chunk.interval_us = partial(aggregation_interval_us, process)
         if process.time_unit != (1, 1):
             chunk.scale_time(*process.time_unit)
         if where.ranks is not None and not process.alone:
@@ -160,7 +163,7 @@ class Trace:
         given = [p for p in given if Path(p) not in named]
         self.files: list[Path] = _files(given, bool(named))
         self.filter = Filter(time, _tuple(ranks), _tuple(pids), _tuple(cats), _tuple(names), steps, epochs)
-        self.threads = threads or _cores()
+        self.threads = threads or available_cores()
         self.memory_limit = memory_limit
         self.cache = cache
         self._progress = progress
@@ -377,7 +380,8 @@ def _tuple(values: Sequence[Any] | None) -> tuple[Any, ...] | None:
     return None if values is None else tuple(values)
 
 
-def _cores() -> int:
+def available_cores() -> int:
+    """How many processes may work at once."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

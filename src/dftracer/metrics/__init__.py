@@ -40,11 +40,7 @@ def training_begins() -> None:
         _registered = True
         before_finalize(training_ends)
         os.register_at_fork(after_in_child=_forked)
-    process: Any = sys.modules.get("multiprocessing.process")
-    if process is not None and process.parent_process() is not None:
-        # Processes of multiprocessing leave without `atexit`.
-        util: Any = importlib.import_module("multiprocessing.util")
-        util.Finalize(None, training_ends, exitpriority=-1)
+    _session.at_child_exit(training_ends, -1)
     exporter: Any = importlib.import_module("dftracer.metrics._exporter")
     _exporter = exporter.Exporter(wanted, _session.SETTINGS.metrics_ms / 1000)
 
@@ -68,4 +64,4 @@ def _forked() -> None:
     global _exporter
     exporter, _exporter = _exporter, None
     if exporter is not None:
-        exporter.let_go()
+        exporter.close_in_child()

@@ -47,7 +47,7 @@ def wanted(text: str) -> list[tuple[str, str]]:
         if name not in TARGETS:
             _messages.always(f"DFTRACER_METRICS: {name} is not one of {', '.join(TARGETS)}")
         elif name in _NEED_PLACE and not place:
-            _messages.always(f"DFTRACER_METRICS: {name} needs a place, as in {name}:PATH")
+            _messages.always(f"DFTRACER_METRICS: {name} needs a destination, as in {name}:PATH")
         else:
             found.append((name, place))
     return found
@@ -91,7 +91,7 @@ class Exporter:
                 _thread.start_new_thread(_out_of_trace, (target.serve, _figures.read))
             else:
                 if not isinstance(target, TextFile):  # which needs no package
-                    _unheard.begin()
+                    _hidden_warnings.begin()
                 self._writers.append(_Writer(name, target, self._interval_s))
 
     def stop(self) -> None:
@@ -105,18 +105,18 @@ class Exporter:
             writer.stopping.set()
         for writer in self._writers:
             writer.wait()
-        if not _unheard.threads:
-            _unheard.end()
+        if not _hidden_warnings.threads:
+            _hidden_warnings.end()
 
-    def let_go(self) -> None:
+    def close_in_child(self) -> None:
         """In a forked child."""
         for server in self._servers:
-            server.let_go()
-        _unheard.threads.clear()  # another thread may get the number of one that is not here
-        _unheard.end()
+            server.close_in_child()
+        _hidden_warnings.threads.clear()  # another thread may get the number of one that is not here
+        _hidden_warnings.end()
 
 
-class _Unheard:
+class _HiddenWarnings:
     """Keeps warnings of the packages that targets use from the program, which has nothing to do with them.
 
     The filters of `warnings` are those of all threads: to change them for one of ours would change them for
@@ -154,7 +154,7 @@ class _Unheard:
             _core.exchange_code(shows, self._own_code, None)
 
 
-_unheard = _Unheard()
+_hidden_warnings = _HiddenWarnings()
 
 
 class _Writer:
@@ -176,7 +176,7 @@ class _Writer:
         self._done.acquire(timeout=0.0 if self._failing else _LAST_WORD_S)
 
     def _run(self) -> None:
-        _unheard.threads.add(_thread.get_ident())
+        _hidden_warnings.threads.add(_thread.get_ident())
         try:
             pause = self._interval_s
             while not self.stopping.wait(pause):
@@ -190,7 +190,7 @@ class _Writer:
             self._write(last=True)
             self._target.close()
         finally:
-            _unheard.threads.discard(_thread.get_ident())
+            _hidden_warnings.threads.discard(_thread.get_ident())
             self._done.release()
 
     def _write(self, last: bool) -> bool:
@@ -201,7 +201,7 @@ class _Writer:
         try:
             self._target.write(figures, last)
         except Missing as error:
-            _messages.always(f"metrics: {self._name} {error}")
+            _messages.always(f"metrics: {self._name}: {error}")
             return False
         except Exception as error:  # whatever the package raises, it is not the program's
             self._failing = True

@@ -129,7 +129,7 @@ class Server:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def let_go(self) -> None:
+    def close_in_child(self) -> None:
         """In a forked child: the port is the parent's alone."""
         self._socket.close()
 
@@ -185,11 +185,13 @@ class Missing(Exception):
     """A package that a target needs is not installed."""
 
 
-def _need(module: str, package: str) -> Any:
+def _need(module: str, extra: str | None = None) -> Any:
+    from dftracer._packages import need  # noqa: PLC0415 - by the target's thread, when it writes first
+
     try:
-        return importlib.import_module(module)
+        return need(module, extra)
     except ImportError as error:
-        raise Missing(f"needs {package}: {error}") from None
+        raise Missing(str(error)) from None
 
 
 class _Curve:
@@ -223,7 +225,7 @@ class TensorBoard:
         point = self._curve.point(figures)
         if not point:
             return
-        event = _need("tensorboard.compat.proto.event_pb2", "tensorboard")
+        event = _need("tensorboard.compat.proto.event_pb2")
         if self._writer is None:
             self._open(event)
         value = [{"tag": tag, "simple_value": number} for tag, number in point.items()]
@@ -236,7 +238,7 @@ class TensorBoard:
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.dftracer"
         # Unbuffered: a forked child must not write what its parent has not.
         file = open(os.path.join(self._directory, name), "xb", buffering=0)  # noqa: SIM115
-        self._writer = _need("tensorboard.summary.writer.record_writer", "tensorboard").RecordWriter(file)
+        self._writer = _need("tensorboard.summary.writer.record_writer").RecordWriter(file)
         self._put(event.Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def _put(self, event: Any) -> None:
@@ -271,13 +273,12 @@ class Otlp:
             raise ConnectionError("no answer, or a refusal")
 
     def _open(self) -> None:
-        package = "pydftracer[otel]"
         _silence_from(threading.get_ident())
-        sdk = _need("opentelemetry.sdk.metrics", package)
-        export = _need("opentelemetry.sdk.metrics.export", package)
-        http = _need("opentelemetry.exporter.otlp.proto.http.metric_exporter", package)
-        resources = _need("opentelemetry.sdk.resources", package)
-        # Not `Resource.create`, whose pool of threads cannot be had any more when the program ends.
+        sdk = _need("opentelemetry.sdk.metrics", "otel")
+        export = _need("opentelemetry.sdk.metrics.export", "otel")
+        http = _need("opentelemetry.exporter.otlp.proto.http.metric_exporter", "otel")
+        resources = _need("opentelemetry.sdk.resources", "otel")
+        # Not `Resource.create`, whose thread pool cannot start while the program ends.
         resource = resources.Resource({"service.name": self._labels["job"]})
         resource = resource.merge(resources.OTELResourceDetector().detect())
 
@@ -294,7 +295,7 @@ class Otlp:
         self._reader = export.PeriodicExportingMetricReader(self._exporter, math.inf)
         self._provider = sdk.MeterProvider([self._reader], resource, shutdown_on_exit=False)
         meter = self._provider.get_meter("dftracer", dftracer.__version__)
-        observation = _need("opentelemetry.metrics", package).Observation
+        observation = _need("opentelemetry.metrics", "otel").Observation
         for metric in FAMILIES:
             grows = metric.kind != "gauge"
             create = meter.create_observable_counter if grows else meter.create_observable_gauge
@@ -333,7 +334,7 @@ def _signal_url(url: str) -> str | None:
 def _silence_from(thread: int) -> None:
     """The SDK logs every failure; one line of ours says it, and nothing goes to the program's handlers."""
 
-    class NotOurs(logging.Filter):
+    class DropOurs(logging.Filter):
         def filter(self, record: logging.LogRecord) -> bool:
             return record.thread != thread
 
@@ -342,7 +343,7 @@ def _silence_from(thread: int) -> None:
         "opentelemetry.exporter.otlp.proto.http.metric_exporter",
         "opentelemetry.sdk.metrics._internal.export",
     ):
-        logging.getLogger(name).addFilter(NotOurs())
+        logging.getLogger(name).addFilter(DropOurs())
 
 
 class WandB:

@@ -33,7 +33,7 @@ _HEAD_BYTES = 1 << 16
 _TAIL_TEXT = 96 << 10  # of text at the end of a file
 _TAIL_OF_LAUNCHER = 2 << 20
 _THREADS = 8
-_AT_ONCE_US = 5_000_000  # a rank that fails looks after its children while it leaves
+_AT_ONCE_US = 5_000_000  # a failing rank ends its children as it exits
 
 
 @dataclass
@@ -56,13 +56,13 @@ class RankEvidence:
     born_us: int = 0
     last_us: int = 0  # its last sign of life, samples of the machine included
     moved_us: int = 0  # the last event of the program itself
-    gone_us: int | None = None  # when it ended
+    ended_us: int | None = None  # when it ended
     step: int | None = None
     steps: int = 0
     stage: str | None = None
     where: str | None = None
     closed: bool = False  # it finished its trace itself
-    through: bool = False  # its program came to its end, whatever happened while it left
+    program_done: bool = False  # its program came to its end, whatever happened while it left
     exit_code: int | None = None
     signal: str | None = None
     exception: str | None = None  # "RuntimeError at train.py:88"
@@ -123,7 +123,7 @@ class _File:
     exit_code: int | None = None
     recovered: bool = False
     alive: bool = False
-    through: bool = False
+    program_done: bool = False
     step: int | None = None
     steps: int = 0
     stage: str | None = None
@@ -295,7 +295,7 @@ def _take(out: _File, line: bytes, is_head: bool = False) -> None:  # noqa: PLR0
             out.where = _place(str(args.get("where", ""))) or out.where
             out.stage = "own_code"
             return
-        # A loader that waits looks after its workers: calls are no movement where there are steps.
+        # A waiting loader polls its workers: where there are steps, calls are not progress.
         if str(cat).lower() in IO_CATEGORIES:
             out.called_us = max(out.called_us, end)
         else:
@@ -303,7 +303,7 @@ def _take(out: _File, line: bytes, is_head: bool = False) -> None:  # noqa: PLR0
         if is_head:
             return
         if (cat, name) == ("pipeline", "train"):
-            out.through = "error" not in args
+            out.program_done = "error" not in args
         if cat == "comm" and args.get("seq") is not None:
             out.collective = {
                 "group": args.get("group"),
@@ -416,20 +416,20 @@ def _rank(number: int, f: _File, left: dict[tuple[str, int], tuple[int, int]]) -
         out.exception += f" at {out.where}"
     if f.alive:
         return out
-    out.exit_code, out.gone_us = f.exit_code, f.last_us or f.end_us
+    out.exit_code, out.ended_us = f.exit_code, f.last_us or f.end_us
     out.closed = f.end_us is not None and not f.recovered
-    out.through = f.through
+    out.program_done = f.program_done
     status = left.get((f.host, f.pid))
     if status is not None:
         if status[0] & 0x7F:
             out.signal, out.exit_code = signal_name(status[0] & 0x7F), None
         elif out.exit_code is None:
             out.exit_code = status[0] >> 8
-        out.gone_us = out.gone_us or status[1]
+        out.ended_us = out.ended_us or status[1]
     if out.exit_code == 0:
         out.exception = None
     if out.exception_us:
-        out.gone_us = out.exception_us
+        out.ended_us = out.exception_us
     return out
 
 
@@ -447,16 +447,16 @@ def _lost_workers(main: _File, children: list[_File], rank: RankEvidence) -> lis
 
     Those that are terminated (SIGTERM) are so by the rank itself, while it leaves.
     """
-    if rank.alive or rank.exception is None or rank.gone_us is None:
+    if rank.alive or rank.exception is None or rank.ended_us is None:
         return []
     out = []
     for pid, (status, at) in main.left.items():
         name = signal_name(status & 0x7F) if status & 0x7F else None
-        if status and name != "SIGTERM" and at <= rank.gone_us + _AT_ONCE_US:
+        if status and name != "SIGTERM" and at <= rank.ended_us + _AT_ONCE_US:
             out.append(LostWorker(pid, name, None if name else status >> 8))
     for f in children:
         ended = f.alive or f.exit_code is not None or (f.end_us is not None and not f.recovered)
-        if f.host == main.host and f.pid not in main.left and not ended and f.last_us <= rank.gone_us:
+        if f.host == main.host and f.pid not in main.left and not ended and f.last_us <= rank.ended_us:
             out.append(LostWorker(f.pid))
     return sorted(out, key=lambda w: (w.signal is None, w.exit_code is None, w.pid))
 
@@ -469,7 +469,7 @@ def _moved_on(rank: RankEvidence, hang: dict[str, Any]) -> bool:
 def _take_hang(rank: RankEvidence, hang: dict[str, Any]) -> None:
     rank.hang = hang
     if not rank.alive:
-        rank.gone_us = max(rank.gone_us or 0, hang["written_us"] or 0) or None
+        rank.ended_us = max(rank.ended_us or 0, hang["written_us"] or 0) or None
     rank.sources.append("hang file")
     rank.step = hang["step"] if hang["step"] is not None else rank.step
     rank.stage = hang.get("stage") or rank.stage
@@ -484,10 +484,10 @@ def _take_hang(rank: RankEvidence, hang: dict[str, Any]) -> None:
         rank.where = hang.get("where") or rank.where
     rank.process = seen_process(hang)
     rank.workers = [seen_process(w) for w in hang["workers"]]
-    meets_in = rank.process.meets_in
-    if rank.collective is None and rank.step is not None and meets_in not in (None, "init_process_group"):
+    call = rank.process.distributed_call
+    if rank.collective is None and rank.step is not None and call not in (None, "init_process_group"):
         # What is sent from one rank to another has no number.
-        rank.collective = {"group": None, "seq": None, "op": meets_in, "bytes": None}
+        rank.collective = {"group": None, "seq": None, "op": call, "bytes": None}
 
 
 def _look_now(rank: RankEvidence) -> None:
@@ -541,7 +541,7 @@ def _take_error(evidence: Evidence, number: int, error: dict[str, Any]) -> None:
     rank.exception_text = rank.exception_text or error["text"]
     rank.exception = rank.exception or error["exception"]
     if rank.exception_us is None and error["time_us"]:
-        rank.exception_us = rank.gone_us = error["time_us"]
+        rank.exception_us = rank.ended_us = error["time_us"]
 
 
 def _take_dump(evidence: Evidence, number: int, dump: dict[str, Any]) -> None:
@@ -604,7 +604,7 @@ class _Plain(pickle.Unpickler):
     """Lists, dicts, texts and numbers; a dump holds nothing else, and a pickle may call anything."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"{module}.{name} does not belong into a dump")
+        raise pickle.UnpicklingError(f"{module}.{name} is not allowed in a dump")
 
 
 def flight_recorder_dumps(directory: Path) -> dict[int, dict[str, Any]]:

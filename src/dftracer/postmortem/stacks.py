@@ -32,7 +32,7 @@ _C10D = "torch/distributed/distributed_c10d.py"
 _BACKWARD = "_engine_run_backward"
 
 
-def is_the_users(file: str) -> bool:
+def is_user_code(file: str) -> bool:
     """Whether a source file is the program's own."""
     if file.startswith("<frozen ") or "/site-packages/" in file or "/dist-packages/" in file:
         return False
@@ -55,7 +55,7 @@ class Thread:
     @property
     def place(self) -> str | None:
         """`data.py:57 load_shard`, the innermost line of the program itself."""
-        own = next((f for f in self.frames if is_the_users(f[0])), None)
+        own = next((f for f in self.frames if is_user_code(f[0])), None)
         return None if own is None else place_of(own)
 
 
@@ -100,7 +100,7 @@ class Process:
         return None
 
     @property
-    def meets_in(self) -> str | None:
+    def distributed_call(self) -> str | None:
         """The function of torch.distributed that its main thread is in."""
         frames = self.main.frames if self.main is not None else ()
         return next((f for file, _, f in frames if file.endswith(_C10D) and f in _OPERATIONS), None)
@@ -111,8 +111,8 @@ class Process:
         main = self.main
         # DDP's reducer waits for its all-reduce inside of backward, where nothing else sleeps.
         if main is not None and main.call == "futex" and any(f == _BACKWARD for *_, f in main.frames):
-            return self.meets_in or "all_reduce"
-        return self.meets_in
+            return self.distributed_call or "all_reduce"
+        return self.distributed_call
 
 
 def place_of(frame: tuple[str, int, str]) -> str:
@@ -183,7 +183,7 @@ class Tree:
                     break
                 names.append(inner)
                 node = only
-            shown = names if len(names) <= _MOST_FRAMES else [*names[:2], "…", *names[-(_MOST_FRAMES - 2) :]]
+            shown = names if len(names) <= _MAX_FRAMES else [*names[:2], "…", *names[-(_MAX_FRAMES - 2) :]]
             out.append((depth, rank_set(node.ranks), " > ".join(shown)))
             stack += [(depth + 1, inner, each) for inner, each in reversed(node._sorted())]
         return out
@@ -192,7 +192,7 @@ class Tree:
         return sorted(self.below.items(), key=lambda item: (-len(item[1].ranks), item[0]))
 
 
-_MOST_FRAMES = 6
+_MAX_FRAMES = 6
 
 
 def rank_set(ranks: Iterable[int]) -> str:

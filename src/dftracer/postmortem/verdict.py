@@ -8,13 +8,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from dftracer._text import bytes_text, plural, seconds_text
+from dftracer._text import bytes_text, plural, seconds_text, times_text
 from dftracer.postmortem.evidence import Evidence, LostWorker, RankEvidence
 from dftracer.postmortem.stacks import Process, Tree, rank_set, shown_frames
 
 FINE = ("running", "ended")
 
-_MOVING_S = 30.0  # without a hang file: so long a rank may be silent before it is taken to stand still
+_MOVING_S = 30.0  # without a hang file, a rank that is silent for longer counts as hanging
 _AFTERWARDS = ("SIGTERM", "SIGINT", "SIGHUP")  # what a launcher or a person sends to the others
 _CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS")
 _MEMORY = re.compile(r"MemoryError|OutOfMemory|out of memory|allocate memory|bad_alloc", re.IGNORECASE)
@@ -85,18 +85,18 @@ def judge(evidence: Evidence) -> Verdict:
     verdict = (
         _stopped(evidence)
         or (_hung(evidence) if _is_hang(evidence) else None)
-        or _left(evidence)
-        or _standing(evidence)
-        or _well(evidence)
+        or _judge_end(evidence)
+        or _silent_job(evidence)
+        or _progress_or_end(evidence)
     )
     verdict.first = verdict.first or _first(evidence, verdict.rank)
     if evidence.missing:
         verdict.more.append(
-            f"Nothing is known of {_the_ranks(evidence.missing)}: "
-            f"no file of {_theirs(evidence.missing)} was found."
+            f"Nothing is known about {_ranks_text(evidence.missing)}: "
+            f"no file of {_pronoun(evidence.missing)} was found."
         )
     if evidence.attempt:
-        verdict.more.append(f"The launcher had restarted the job {_times(evidence.attempt)}.")
+        verdict.more.append(f"The launcher had restarted the job {times_text(evidence.attempt)}.")
     return verdict
 
 
@@ -134,7 +134,7 @@ def _state(r: RankEvidence, evidence: Evidence) -> str:
     if not r.alive:
         if _ended_well(r):
             return "ended"
-        return "dead" if r.pid > 0 and (r.gone_us or r.signal or r.exit_code) else "unknown"
+        return "dead" if r.pid > 0 and (r.ended_us or r.signal or r.exit_code) else "unknown"
     if r.process is not None and r.process.state in ("T", "t"):
         return "stopped"
     if r.collective is not None:
@@ -145,7 +145,7 @@ def _state(r: RankEvidence, evidence: Evidence) -> str:
     return "running" if main is not None and main.state == "R" else "blocked"
 
 
-def _standing_still(r: RankEvidence, evidence: Evidence) -> bool:
+def _is_silent(r: RankEvidence, evidence: Evidence) -> bool:
     return r.hang is not None or evidence.now_us - r.moved_us > _MOVING_S * 1e6
 
 
@@ -156,7 +156,7 @@ def _first(evidence: Evidence, rank: int | None) -> dict[str, Any] | None:
         who = min(gone, key=lambda r: r.moved_us) if gone else None
     if who is None:
         return None
-    at = who.gone_us if not who.alive and who.hang is None and who.gone_us else who.moved_us
+    at = who.ended_us if not who.alive and who.hang is None and who.ended_us else who.moved_us
     return {"rank": who.rank, "time": None if not at else round(at / 1e6, 6)}
 
 
@@ -180,7 +180,7 @@ def _stopped(evidence: Evidence) -> Verdict | None:
     words = (
         " and ".join(f"rank {r.rank}" for r in stopped)
         if len(stopped) < 4
-        else _the_ranks([r.rank for r in stopped])
+        else _ranks_text([r.rank for r in stopped])
     )
     verb = "is" if len(stopped) == 1 else "are"
     text = f"{words[0].upper()}{words[1:]} {verb} stopped (SIGSTOP){_at(who)}{_step(who)}"
@@ -194,7 +194,7 @@ def _is_hang(evidence: Evidence) -> bool:
         return False
     since = min(r.hang["moved_us"] or 0 for r in hung if r.hang is not None)
     for r in evidence.ranks:
-        if r.alive or r.gone_us is None:
+        if r.alive or r.ended_us is None:
             continue
         if _ended_well(r) and all(x.collective is None for x in hung):  # nobody waits for it
             continue
@@ -204,9 +204,9 @@ def _is_hang(evidence: Evidence) -> bool:
         if r.exception_us is not None and not _is_consequence(r) and r.exception_us <= noticed:
             return False
         # It went before the others noticed: they wait for a rank that is no more.
-        if r.hang is None and ended and not _is_consequence(r) and r.gone_us <= noticed:
+        if r.hang is None and ended and not _is_consequence(r) and r.ended_us <= noticed:
             return False
-        if r.gone_us < since:
+        if r.ended_us < since:
             return False
     return True
 
@@ -221,7 +221,7 @@ def _hung(evidence: Evidence) -> Verdict:
         return _all_waiting(evidence, waiting)
     dead = [r for r in evidence.ranks if not r.alive and r.hang is None and r.pid > 0]
     if dead and waiting:
-        verdict = _left(evidence)
+        verdict = _judge_end(evidence)
         if verdict is not None:
             return verdict
     who = min(elsewhere, key=lambda r: (_severity(r), r.moved_us))
@@ -242,8 +242,8 @@ def _startup(evidence: Evidence, ranks: list[RankEvidence]) -> Verdict:
         return Verdict(
             "startup",
             who.rank,
-            f"Rank {who.rank} hangs in start-up, before the first step: it is{_place(who)}{_file(who)} since "
-            f"{_clock(who.moved_us)}; {_wait_words(joining)}.",
+            f"Rank {who.rank} hangs in start-up, before the first step: it has been{_place(who)}{_file(who)}"
+            f" since {_clock(who.moved_us)}; {_wait_words(joining)}.",
             evidence,
         )
     if absent:
@@ -251,12 +251,13 @@ def _startup(evidence: Evidence, ranks: list[RankEvidence]) -> Verdict:
         return Verdict(
             "startup",
             who.rank if len(evidence.ranks) == 1 or len(absent) == 1 else None,
-            f"{_the_ranks([r.rank for r in absent]).capitalize()} "
+            f"{_ranks_text([r.rank for r in absent]).capitalize()} "
             f"{'hangs' if len(absent) == 1 else 'hang'} in start-up, before the first step:"
             f"{_place(who)}{_file(who)} since {_clock(who.moved_us)}.",
             evidence,
         )
-    unknown = f" {_the_ranks(evidence.missing).capitalize()} may not have come." if evidence.missing else ""
+    missing = _ranks_text(evidence.missing).capitalize() if evidence.missing else ""
+    unknown = f" {missing} may not have arrived." if missing else ""
     return Verdict(
         "startup",
         None,
@@ -314,7 +315,7 @@ def _elsewhere(evidence: Evidence, who: RankEvidence, waiting: list[RankEvidence
     alone = len(evidence.ranks) == 1 and not evidence.missing
     name = "The program" if alone else f"Rank {who.rank}"
     if kind == "gil":
-        text = f"{name} holds the interpreter lock in one call{_at(who)}{since}{_step(who)}"
+        text = f"{name} has held the interpreter lock in one call{_at(who)}{since}{_step(who)}"
         text += ": none of its other threads runs"
     elif kind == "worker":
         worker = _stuck_worker(who)
@@ -324,21 +325,23 @@ def _elsewhere(evidence: Evidence, who: RankEvidence, waiting: list[RankEvidence
         gone = {"Z": "is dead", "X": "is dead", "T": "is stopped", "t": "is stopped"}.get(worker.state)
         at = f" at {_code(worker.place)}" if worker.place else ""
         reading = f", waiting for `{worker.open_file}`" if worker.open_file else ""
-        text = f"{name} waits for a batch{since}{_step(who)}; its loader worker (pid {worker.pid}) "
+        text = (
+            f"{name} has been waiting for a batch{since}{_step(who)}; its loader worker (pid {worker.pid}) "
+        )
         text += gone or f"is stuck{at}{reading}"
     elif kind == "lock":
         leaving = who.process is not None and who.process.leaving
         what = (
-            "is leaving and waits for one of its threads"
+            "is exiting and has been waiting for one of its threads"
             if leaving
-            else f"waits for the lock of `{who.open_file}`"
+            else f"has been waiting for the lock of `{who.open_file}`"
             if who.open_file
-            else "waits for a lock or another thread"
+            else "has been waiting for a lock or another thread"
         )
         text = f"{name} {what}{_at(who)}{since}{_step(who)}"
     else:
-        text = f"{name} is{_stage(who)}{_place(who)}{_file(who)}{since}{_step(who)}"
-        text += "; it keeps the interpreter lock meanwhile" if _keeps_lock(who) else ""
+        text = f"{name} has been{_stage(who)}{_place(who)}{_file(who)}{since}{_step(who)}"
+        text += "; it has held the interpreter lock all that time" if _keeps_lock(who) else ""
     sentence = f"{came} {text}." if came else f"{text}."
     if who.hang is not None and who.hang["handling"]:
         sentence += f" It is cleaning up after {who.hang['handling'].rstrip('.')}."
@@ -357,8 +360,8 @@ def _never_entered(who: RankEvidence, waiting: list[RankEvidence]) -> str:
     mine = [r for r in waiting if r.collective is not None and _collective_words(r.collective) == name]
     since = min(r.moved_us for r in mine)
     return (
-        f"Rank {who.rank} never entered {name}; {_the_ranks([r.rank for r in mine])} "
-        f"{'waits' if len(mine) == 1 else 'wait'} in it since {_clock(since)}."
+        f"Rank {who.rank} never entered {name}; {_ranks_text([r.rank for r in mine])} "
+        f"{_have(mine)} been waiting in it since {_clock(since)}."
     )
 
 
@@ -370,23 +373,23 @@ def _all_waiting(evidence: Evidence, waiting: list[RankEvidence]) -> Verdict:
     if len(keys) == 1 and not _different_sizes(waiting):
         gone = [r for r in evidence.ranks if not r.alive and r.hang is None]
         if gone or evidence.missing:
-            verdict = _left(evidence) if gone else None
+            verdict = _judge_end(evidence) if gone else None
             if verdict is not None:
                 return verdict
             (name,) = {_collective_words(r.collective) for r in waiting}
             return Verdict(
                 "missing_rank" if len(evidence.missing) == 1 else "same_collective",
                 evidence.missing[0] if len(evidence.missing) == 1 else None,
-                f"All ranks of which files were found wait in {name} since "
+                f"All ranks for which files were found have been waiting in {name} since "
                 f"{_clock(min(r.moved_us for r in waiting))}; "
-                f"{_the_ranks(evidence.missing)} may not have come: nothing is known of "
-                f"{_theirs(evidence.missing)}.",
+                f"{_ranks_text(evidence.missing)} may not have arrived: nothing is known about "
+                f"{_pronoun(evidence.missing)}.",
                 evidence,
             )
         return Verdict(
             "same_collective",
             None,
-            f"All {len(waiting)} ranks are in {_collective_words(waiting[0].collective)} since "
+            f"All {len(waiting)} ranks have been in {_collective_words(waiting[0].collective)} since "
             f"{_clock(max(r.moved_us for r in waiting))}: the network, or a peer that is not seen here, "
             "holds it up.",
             evidence,
@@ -397,7 +400,7 @@ def _all_waiting(evidence: Evidence, waiting: list[RankEvidence]) -> Verdict:
     fewest = by_call[-1]
     odd = fewest[0] if len(fewest) == 1 and len(by_call[0]) > 1 else None
     parts = [
-        f"{_the_ranks([r.rank for r in rs])} {'is' if len(rs) == 1 else 'are'} in "
+        f"{_ranks_text([r.rank for r in rs])} {'is' if len(rs) == 1 else 'are'} in "
         f"{_collective_words(rs[0].collective)}{_at(rs[0])}"
         for rs in by_call
     ]
@@ -450,35 +453,33 @@ def _is_consequence(r: RankEvidence) -> bool:
     )
 
 
-def _left(evidence: Evidence) -> Verdict | None:
+def _judge_end(evidence: Evidence) -> Verdict | None:
     gone = [r for r in evidence.ranks if not r.alive and r.pid > 0]
     bad = [r for r in gone if not _ended_well(r)]
     early = _early_exit(evidence, gone, bad)
     if evidence.ended_by and bad and all(r.signal in _AFTERWARDS or _is_consequence(r) for r in bad):
-        return _ended_from_outside(evidence, bad)
+        return _killed_from_outside(evidence, bad)
     causes = [r for r in bad if r is not early and not _is_consequence(r)] or ([] if early else bad)
     if not causes and early is None:
         return None
-    first = min(causes, key=lambda r: (r.gone_us or r.last_us or 0, r.rank)) if causes else None
+    first = min(causes, key=lambda r: (r.ended_us or r.last_us or 0, r.rank)) if causes else None
     if early is not None and (first is None or first is early or _is_consequence(first)):
         first = early
     assert first is not None
-    kind = "early_exit" if first is early else _kind_left(first, evidence)
-    return Verdict(kind, first.rank, _left_sentence(first, kind, evidence), evidence)
+    kind = "early_exit" if first is early else _kind_of_end(first, evidence)
+    return Verdict(kind, first.rank, _end_sentence(first, kind, evidence), evidence)
 
 
-def _ended_from_outside(evidence: Evidence, ranks: list[RankEvidence]) -> Verdict:
-    """Somebody, or a scheduler, has ended the launcher, and it the ranks: none of them is to blame."""
-    first = min(ranks, key=lambda r: (r.gone_us or r.last_us or 0, r.rank))
-    text = f"The job was ended from outside at {_clock(first.gone_us)}{_step(first)}: its launcher got "
-    return Verdict(
-        "killed", None, f"{text}{evidence.ended_by}.{_what_the_others_did(evidence.ranks)}", evidence
-    )
+def _killed_from_outside(evidence: Evidence, ranks: list[RankEvidence]) -> Verdict:
+    """A user or a scheduler ended the launcher, which ended the ranks: none of them is to blame."""
+    first = min(ranks, key=lambda r: (r.ended_us or r.last_us or 0, r.rank))
+    text = f"The job was ended from outside at {_clock(first.ended_us)}{_step(first)}: its launcher got "
+    return Verdict("killed", None, f"{text}{evidence.ended_by}.{_others_sentence(evidence.ranks)}", evidence)
 
 
-def _crashed_leaving(r: RankEvidence) -> bool:
+def _crashed_at_exit(r: RankEvidence) -> bool:
     """Its program had come to an end; tearing down a process group that others still use may abort."""
-    return r.through and r.signal in _CRASHES and r.exception is None
+    return r.program_done and r.signal in _CRASHES and r.exception is None
 
 
 def _ended_well(r: RankEvidence) -> bool:
@@ -487,17 +488,17 @@ def _ended_well(r: RankEvidence) -> bool:
 
 
 def _early_exit(evidence: Evidence, gone: list[RankEvidence], bad: list[RankEvidence]) -> RankEvidence | None:
-    """A rank that left in peace while the others still wanted something of it."""
-    well = [r for r in gone if _ended_well(r) or _crashed_leaving(r)]
+    """A rank that exited normally while the others still waited for it."""
+    well = [r for r in gone if _ended_well(r) or _crashed_at_exit(r)]
     wanting = [r for r in evidence.ranks if r not in well and (r in bad or r.collective is not None)]
     if not well or not wanting:
         return None
     # Its connections close while it leaves: the others fail before it is gone.
     first = min(well, key=lambda r: r.moved_us)
-    return first if all(first.moved_us <= (r.gone_us or evidence.now_us) for r in wanting) else None
+    return first if all(first.moved_us <= (r.ended_us or evidence.now_us) for r in wanting) else None
 
 
-def _kind_left(r: RankEvidence, evidence: Evidence) -> str:
+def _kind_of_end(r: RankEvidence, evidence: Evidence) -> str:
     text = f"{r.exception or ''} {r.exception_text}"
     if r.exception is not None and r.signal is None:
         if _MEMORY.search(text):
@@ -509,13 +510,13 @@ def _kind_left(r: RankEvidence, evidence: Evidence) -> str:
         return "signal" if r.signal in _CRASHES else "killed"
     if r.exit_code is not None:
         return "early_exit"
-    return "killed"  # without a word, and nobody saw how
+    return "killed"  # without a message, and nobody saw how
 
 
-def _left_sentence(r: RankEvidence, kind: str, evidence: Evidence) -> str:
+def _end_sentence(r: RankEvidence, kind: str, evidence: Evidence) -> str:
     alone = len(evidence.ranks) == 1 and not evidence.missing
     name = "The program" if alone else f"Rank {r.rank}"
-    when = f" at {_clock(r.gone_us)}" if r.gone_us else ""
+    when = f" at {_clock(r.ended_us)}" if r.ended_us else ""
     if r.exception is not None and r.signal is None:
         what, _, at = r.exception.partition(" at ")
         text = f"{name} failed{when}{_step(r)}{f' at {_code(at)}' if at else ''}: {what}"
@@ -524,29 +525,31 @@ def _left_sentence(r: RankEvidence, kind: str, evidence: Evidence) -> str:
             text = text.replace(" failed", " ran out of memory", 1)
         worker = _lost_worker(r) if kind == "worker" else None
         if worker is not None:
-            how = f"was killed ({worker.signal})" if worker.signal else "ended without a word, as if killed"
+            how = "ended without a message, as if killed"
+            if worker.signal:
+                how = f"was killed ({worker.signal})"
             if worker.exit_code is not None:
-                how = f"left with exit code {worker.exit_code}"
+                how = f"exited with code {worker.exit_code}"
             text = f"{text.rstrip('.')}. Its loader worker (pid {worker.pid}) {how} before"
     elif kind == "early_exit" and r.signal is not None:
-        text = f"{name} came to its end{_step(r)} while the others were still at work, and crashed"
-        text += f" while leaving{when}: {r.signal}"
+        text = f"{name} finished{_step(r)} while the others were still working, and crashed"
+        text += f" while exiting{when}: {r.signal}"
     elif kind == "memory":
         text = f"{name} was killed by the kernel{when}{_step(r)}: its cgroup was out of memory"
     elif r.signal is not None:
         by = "crashed" if kind == "signal" else "was killed from outside"
         text = f"{name} {by}{when}{_step(r)}: {r.signal}{_at(r)}"
     elif r.exit_code is not None:
-        text = f"{name} left{when}{_step(r)} with exit code {r.exit_code} while the others were still at work"
+        text = f"{name} exited{when}{_step(r)} with code {r.exit_code} while the others were still working"
         if alone:
-            text = f"{name} left{when}{_step(r)} with exit code {r.exit_code}"
+            text = f"{name} exited{when}{_step(r)} with code {r.exit_code}"
     else:
-        text = f"{name} ended{when}{_step(r)} without a word, as one that is killed (SIGKILL) does{_at(r)}"
+        text = f"{name} ended{when}{_step(r)} without a message, as if killed (SIGKILL){_at(r)}"
     after = [x for x in evidence.ranks if x is not r]
-    return f"{text.rstrip('.')}.{_what_the_others_did(after)}"
+    return f"{text.rstrip('.')}.{_others_sentence(after)}"
 
 
-def _what_the_others_did(others: list[RankEvidence]) -> str:
+def _others_sentence(others: list[RankEvidence]) -> str:
     kinds: dict[str, list[int]] = {}
     for r in others:
         if r.alive:
@@ -559,13 +562,13 @@ def _what_the_others_did(others: list[RankEvidence]) -> str:
         elif r.exception is not None:
             kinds.setdefault(f"failed afterwards ({r.exception.partition(' at ')[0]})", []).append(r.rank)
         elif r.exit_code == 0:
-            kinds.setdefault("ended well", []).append(r.rank)
+            kinds.setdefault("finished normally", []).append(r.rank)
     parts = []
     for what, who in sorted(kinds.items(), key=lambda item: item[1][0]):
-        verb = "" if what.startswith(("failed", "ended well")) else "is " if len(who) == 1 else "are "
+        verb = "" if what.startswith(("failed", "finished normally")) else "is " if len(who) == 1 else "are "
         if what.startswith("ended by"):
             verb = "was " if len(who) == 1 else "were "
-        parts.append(f"{_the_ranks(who)} {verb}{what}")
+        parts.append(f"{_ranks_text(who)} {verb}{what}")
     if not parts:
         return ""
     text = "; ".join(parts)
@@ -575,21 +578,20 @@ def _what_the_others_did(others: list[RankEvidence]) -> str:
 # It moves, or ended well ------------------------------------------------------------------------------------
 
 
-def _standing(evidence: Evidence) -> Verdict | None:
+def _silent_job(evidence: Evidence) -> Verdict | None:
     """Ranks that have been silent for long, without a watch that would have reported it."""
-    still = [r for r in evidence.alive if _standing_still(r, evidence)]
+    still = [r for r in evidence.alive if _is_silent(r, evidence)]
     if not still or len(still) < len(evidence.alive):
         return None
     return _hung(evidence)
 
 
-def _well(evidence: Evidence) -> Verdict:
+def _progress_or_end(evidence: Evidence) -> Verdict:
     if evidence.alive:
         steps = [r.step for r in evidence.alive if r.step is not None]
         at = f", at step {max(steps)}" if steps else ""
-        return Verdict(
-            "running", None, f"The job is moving: {plural(len(evidence.alive), 'rank')} alive{at}.", evidence
-        )
+        text = f"The job is making progress: {plural(len(evidence.alive), 'rank')} alive{at}."
+        return Verdict("running", None, text, evidence)
     noted = evidence.noted
     if noted is not None and (noted.get("exit_code") or noted.get("signal")):
         how = noted.get("signal") or f"exit code {noted.get('exit_code')}"
@@ -597,7 +599,7 @@ def _well(evidence: Evidence) -> Verdict:
         return Verdict(kind, None, f"The program ended with {how}; no rank says why.", evidence)
     steps = [r.step for r in evidence.ranks if r.step is not None]
     at = f" after {plural(max(steps) + 1, 'step')}" if steps else ""
-    return Verdict("ended", None, f"The job ended well{at}.", evidence)
+    return Verdict("ended", None, f"The job finished normally{at}.", evidence)
 
 
 # Words ------------------------------------------------------------------------------------------------------
@@ -655,13 +657,17 @@ def _collective_words(c: dict[str, Any] | None) -> str:
     return f"{c.get('op') or 'a collective'}{number}" + (f" ({', '.join(facts)})" if facts else "")
 
 
+def _have(ranks: list[RankEvidence]) -> str:
+    return "has" if len(ranks) == 1 else "have"
+
+
 def _wait_words(ranks: list[RankEvidence]) -> str:
     calls: dict[str, list[RankEvidence]] = {}
     for r in ranks:
         op = r.process.operation if r.process is not None and r.collective is None else None
         calls.setdefault(op or _collective_words(r.collective), []).append(r)
     return "; ".join(
-        f"{_the_ranks([r.rank for r in rs])} {'waits' if len(rs) == 1 else 'wait'} in {name} since "
+        f"{_ranks_text([r.rank for r in rs])} {_have(rs)} been waiting in {name} since "
         f"{_clock(min(r.moved_us for r in rs))}"
         for name, rs in calls.items()
     )
@@ -671,16 +677,12 @@ def _waiting_words(evidence: Evidence, except_for: set[int]) -> str:
     return _wait_words([r for r in evidence.ranks if r.rank not in except_for and r.collective is not None])
 
 
-def _the_ranks(numbers: list[int]) -> str:
+def _ranks_text(numbers: list[int]) -> str:
     return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {rank_set(numbers)}"
 
 
-def _theirs(numbers: list[int]) -> str:
+def _pronoun(numbers: list[int]) -> str:
     return "it" if len(numbers) == 1 else "them"
-
-
-def _times(n: int) -> str:
-    return {1: "once", 2: "twice"}.get(n, f"{n} times")
 
 
 def since_text(r: RankEvidence, evidence: Evidence) -> str:

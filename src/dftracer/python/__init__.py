@@ -185,7 +185,7 @@ class _Package(type(sys)):  # type: ignore[misc]  # the type of modules, without
 
 
 class _OldName(type(sys)):  # type: ignore[misc]
-    """Where programs written for other bindings import from: a module that is imported once one does."""
+    """An old import path, which programs use; the real module is imported on first use."""
 
     def __init__(self, name: str, module: str) -> None:
         super().__init__(name, f"Another name of `{module}`.")

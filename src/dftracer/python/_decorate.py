@@ -153,23 +153,23 @@ def _async_generator_caller(span: Span, fn: Callable[..., Any]) -> Callable[...,
     return call
 
 
-def _open(span: Span) -> _core.Activity:
+def _open(span: Span) -> _core.SuspendableSpan:
     # `ai.data.io.open` is an event, not the method.
     return _core.Node.open(span) if isinstance(span, _core.Node) else span.open()
 
 
-def _drive(activity: _core.Activity, inner: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+def _drive(span: _core.SuspendableSpan, inner: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
     """The generator `inner`, with its whole lifetime as one event, open only while it runs."""
     step: Callable[[], Any] = inner.__next__
     try:
         while True:
-            activity.resume()
+            span.resume()
             item = step()
-            activity.suspend()
+            span.suspend()
             try:
                 sent = yield item
             except GeneratorExit:
-                activity.resume()
+                span.resume()
                 inner.close()
                 raise
             except BaseException as thrown:
@@ -177,28 +177,30 @@ def _drive(activity: _core.Activity, inner: Generator[Any, Any, Any]) -> Generat
             else:
                 step = inner.__next__ if sent is None else functools.partial(inner.send, sent)
     except StopIteration as stop:
-        activity.finish()
+        span.finish()
         return stop.value
     except GeneratorExit:
-        activity.finish()
+        span.finish()
         raise
     except BaseException as error:
-        activity.finish(error)
+        span.finish(error)
         raise
 
 
-async def _drive_async(activity: _core.Activity, inner: AsyncGenerator[Any, Any]) -> AsyncGenerator[Any, Any]:
+async def _drive_async(
+    span: _core.SuspendableSpan, inner: AsyncGenerator[Any, Any]
+) -> AsyncGenerator[Any, Any]:
     """The same for asynchronous generators."""
     step: Callable[[], Any] = inner.__anext__
     try:
         while True:
-            activity.resume()
+            span.resume()
             item = await step()
-            activity.suspend()
+            span.suspend()
             try:
                 sent = yield item
             except GeneratorExit:
-                activity.resume()
+                span.resume()
                 await inner.aclose()
                 raise
             except BaseException as thrown:
@@ -206,12 +208,12 @@ async def _drive_async(activity: _core.Activity, inner: AsyncGenerator[Any, Any]
             else:
                 step = inner.__anext__ if sent is None else functools.partial(inner.asend, sent)
     except StopAsyncIteration:
-        activity.finish()
+        span.finish()
     except GeneratorExit:
-        activity.finish()
+        span.finish()
         raise
     except BaseException as error:
-        activity.finish(error)
+        span.finish(error)
         raise
 
 

@@ -26,8 +26,9 @@ _stand_ins: WeakKeyDictionary[type, dict[tuple[int, int], type]] = WeakKeyDictio
 
 
 def looped(source: _Source, spec: Spec | None, later: Callable[[], Spec] | None = None) -> _Source:
-    """`source` with the two events per item of `spec`; without one (tracing off) it only behaves the same,
-    and has those of `later` once tracing is on.
+    """Wrap `source` so that each item records the two events of `spec`.
+
+    While tracing is off there is no `spec`; `later` makes one when tracing is switched on.
     """
     cls = type(source)
     result: Any

@@ -155,7 +155,7 @@ def notes(a: Analysis) -> list[str]:
         # Whether a run has transfers, communication or checkpoints is seen; how batches are made may not be.
         if "fetch_wait" in unseen_stages(a.view.rank):
             out.append(
-                "How batches are made was not seen: use a DataLoader, or wrap what makes them, as in"
+                "How batches are made could not be seen: use a DataLoader, or wrap their iterator, as in"
                 " `for batch in ai.dataloader.fetch.iter(batches)`."
             )
         n = a.view.rank.main.steps.elsewhere
@@ -165,7 +165,7 @@ def notes(a: Analysis) -> list[str]:
     out += training_words(a)
     tries = a.attempts
     for number, each in enumerate(tries, start=1):
-        how = each.words(len(a.job.ranks)) or "It ended well."
+        how = each.words(len(a.job.ranks)) or "It finished normally."
         out.append(f"Attempt {number} of {len(tries)}: {how}")
     others = a.run["others"]
     if others:
@@ -200,7 +200,7 @@ def training_words(a: Analysis) -> list[str]:
     """The trainings of a run that has several: in processes of their own, or in turn in one."""
     each = a.trainings
     if each:
-        out = [f"{len(each)} trainings ran in processes of their own; this is the longest:"]
+        out = [f"{len(each)} training runs in separate processes; this is the longest:"]
         calls = [_arguments(_command(one)) for one in each]
         differ = len({*calls}) > 1
         for one, call in [*zip(each, calls, strict=True)][:_TRAININGS]:
@@ -219,7 +219,7 @@ def training_words(a: Analysis) -> list[str]:
     for number, n in enumerate(counts.tolist()):
         usual = float(np.median(steps.wall[steps.training == number])) / 1e6
         lengths.append(f"{n} steps of {short(usual)}")
-    return [f"{len(counts)} trainings one after another, each with its own optimizer: {', '.join(lengths)}."]
+    return [f"{len(counts)} training runs in a row, each with its own optimizer: {', '.join(lengths)}."]
 
 
 def identity_rows(a: Analysis) -> list[tuple[str, str]]:
@@ -289,7 +289,7 @@ _TIMES = ("max_speedup", "times_slower_per_byte")
 _STAGES = ("stage", "stages_s", "idle")
 _NAMES = ("rank", "worker", "pid", "tid", "first_step_index", "change_point_step_index")  # no amounts
 _IN_TITLE = ("rank", "stage", "steps", "share_of_step_time", "kind", "path", "event")
-_MOST = 8  # entries of a list
+_MAX = 8  # entries of a list
 
 
 def _trimmed(text: str) -> str:
@@ -347,8 +347,8 @@ def _record(row: dict[str, Any]) -> str:
 
 
 def _listed(parts: list[str], between: str) -> str:
-    more = f"{between}{len(parts) - _MOST} more" if len(parts) > _MOST else ""
-    return between.join(parts[:_MOST]) + more
+    more = f"{between}{len(parts) - _MAX} more" if len(parts) > _MAX else ""
+    return between.join(parts[:_MAX]) + more
 
 
 def _label(key: str) -> str:
@@ -414,7 +414,7 @@ def shown_files(table: pl.DataFrame) -> pl.DataFrame:
 # --- The report as one JSON document; docs/report.md describes every key
 
 SCHEMA = "dftracer.report/2"
-_MOST_FILES = 1000
+_MAX_FILES = 1000
 _PIECES = ("steady", "startup", "compilation", "evaluation", "outside", "profiled")
 
 
@@ -504,7 +504,7 @@ def document(analysis: Analysis) -> dict[str, Any]:
         "ledger": analysis.ledger,
         "overlap": analysis.overlap,
         "names": _rounded(analysis.name_table.to_dicts()),
-        "files": [] if files is None else _rounded(files.head(_MOST_FILES).to_dicts()),
+        "files": [] if files is None else _rounded(files.head(_MAX_FILES).to_dicts()),
         "files_total": 0 if files is None else files.height,
         "workers": _rounded(frames.workers(analysis.job).to_dicts()),
     }

@@ -14,26 +14,13 @@ import numpy as np
 
 from dftracer._text import Column, plural, seconds_text
 from dftracer.analyze.fleet import Fleet, SlowGroup
-from dftracer.report.jobs import page
+from dftracer.analyze.say.wording import stage_words
+from dftracer.report.jobs import page, table
 
 # Cells of the heat map in the page: more ranks or steps share one, which shows the worst of them.
-_MOST_ROWS, _MOST_COLUMNS = 2500, 1600
+_MAX_ROWS, _MAX_COLUMNS = 2500, 1600
 _ZERO: Final = 55  # the value of a cell at the median; one step is 1 % of a step's time, 0: no such step
 
-_WORDS: Final = {
-    "fetch_wait": "batches",
-    "read": "reading",
-    "preprocess": "preprocessing",
-    "collate": "collating",
-    "transfer": "copying to the device",
-    "forward": "forward",
-    "backward": "backward",
-    "optimizer": "the optimizer",
-    "checkpoint": "checkpoints",
-    "own_code": "the program's own code",
-    "other": "other annotated code",
-    "unexplained": "code that nothing explains",
-}
 RANK_COLUMNS = (
     Column("rank", right=True),
     Column("slow in", whole=True),
@@ -70,10 +57,12 @@ def fleet_lines(fleet: Fleet) -> list[str]:
     ]
     for group in fleet.slow_groups[:3]:
         lines.append(
-            f"{_group_name(group)} need longer for {_WORDS[group.stage]}: each {_per_step(group.seconds, n)}."
+            f"{_group_name(group)} lose time in {stage_words(group.stage)}: each {_per_step(group.seconds, n)}."
         )
     for rank in fleet.slow_ranks[:3]:
-        lines.append(f"Rank {rank.rank} needs longer for {_WORDS[rank.stage]}: {_per_step(rank.seconds, n)}.")
+        lines.append(
+            f"Rank {rank.rank} loses time in {stage_words(rank.stage)}: {_per_step(rank.seconds, n)}."
+        )
     if fleet.slow_steps:
         worst = fleet.slow_steps[0]
         more = f", the worst of {len(fleet.slow_steps)}" if len(fleet.slow_steps) > 1 else ""
@@ -104,8 +93,8 @@ def _per_step(seconds: float, steps: int) -> str:
 
 def heat_cells(fleet: Fleet) -> dict[str, Any]:
     """The heat map: how far each rank was from the median rank, in each step, in % of a usual step."""
-    rank_block = -(-fleet.ranks.size // _MOST_ROWS)
-    step_block = -(-fleet.steps.size // _MOST_COLUMNS)
+    rank_block = -(-fleet.ranks.size // _MAX_ROWS)
+    step_block = -(-fleet.steps.size // _MAX_COLUMNS)
     rows, columns = -(-fleet.ranks.size // rank_block), -(-fleet.steps.size // step_block)
     cells = np.zeros((rows, columns), np.uint8)
     usual = max(fleet.usual_us, 1.0)
@@ -127,9 +116,7 @@ def heat_cells(fleet: Fleet) -> dict[str, Any]:
 
 
 def _table(columns: tuple[Column, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    head = "".join(f"<th>{escape(c.name)}</th>" for c in columns)
-    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return table([c.name for c in columns], rows)
 
 
 def _sections(fleet: Fleet) -> str:

@@ -294,7 +294,7 @@ def _finding(f: Finding) -> str:
     return (
         f"<b style='color:{_SEVERITY[f.severity]}'>{escape(f.severity)}</b> {escape(f.title)}{escape(cost)}"
         f"<br><span style='opacity:.8'>{escape(f.advice)}</span>"
-        + "".join(f"<br><span style='opacity:.8'>shows in: {escape(s.title)}</span>" for s in f.symptoms)
+        + "".join(f"<br><span style='opacity:.8'>symptom: {escape(s.title)}</span>" for s in f.symptoms)
     )
 
 

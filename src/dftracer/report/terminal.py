@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dftracer._console import safe_console
 from dftracer._packages import need
-from dftracer._terminal import safe_console
 from dftracer._text import (
     Column,
     bar,
@@ -168,7 +168,7 @@ def _findings(con: Console, a: Analysis, most: int) -> None:
         if facts:
             con.print(text.Text(facts, style="dim"), soft_wrap=False)
         for symptom in f.symptoms:
-            con.print(text.Text(f"shows in: {symptom.title}", style="dim"), soft_wrap=False)
+            con.print(text.Text(f"symptom: {symptom.title}", style="dim"), soft_wrap=False)
     if len(a.findings) > most:
         con.print(f" ... and {len(a.findings) - most} more (--json has all)", style="dim")
 
@@ -333,7 +333,7 @@ def markdown(a: Analysis, findings: int = 5) -> str:
         lines.append(f"- **{f.id}** [{f.severity}]: {f.title}{cost} {f.advice}")
         facts = evidence_line(f.evidence, _MARKDOWN_FACTS)
         lines += [f"  - {facts}"] if facts else []
-        lines += [f"  - shows in: {s.title}" for s in f.symptoms]
+        lines += [f"  - symptom: {s.title}" for s in f.symptoms]
     slowest = a.job.slowest
     if slowest is not None:
         wall = max(1.0, float(slowest.wall_us.sum()))

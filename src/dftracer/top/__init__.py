@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from dftracer._console import safe_console
 from dftracer._packages import need
-from dftracer._terminal import safe_console
 from dftracer._text import Column, bytes_text, counted, plural, print_table, seconds_text, shortened
 from dftracer.report.contents import COLOURS
 from dftracer.report.moment import Frame, RankRow
@@ -44,7 +44,7 @@ _FILES = (
     Column("written", right=True),
     Column("time", right=True),
 )
-_MOST_RANKS = 32
+_MAX_RANKS = 32
 _SILENT_S = 5.0
 _BAR = 24
 
@@ -72,7 +72,7 @@ def print_frame(frame: Frame, con: Console | None = None, hint: str = "") -> Non
     if frame.dropped or frame.refusing:
         con.print(text(_losses(frame), style="bold red"))
     if frame.ranks:
-        rows = [_rank(row, min(_BAR, con.width - 42)) for row in frame.ranks[:_MOST_RANKS]]
+        rows = [_rank(row, min(_BAR, con.width - 42)) for row in frame.ranks[:_MAX_RANKS]]
         kept = [i for i, c in enumerate(_RANKS) if not _is_empty(c.name, [row[i] for row in rows])]
         columns = [_RANKS[i] for i in kept]
         print_table(con, plural(len(frame.ranks), "rank"), columns, [[row[i] for i in kept] for row in rows])

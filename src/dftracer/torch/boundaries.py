@@ -1,24 +1,24 @@
-"""What a training program does, for whoever wants to know.
+"""Tells subscribers what a training program does.
 
 ::
 
-    leave = boundaries.subscribe("step", lambda begins, number: print(f"step {number} is over"))
-    leave()
+    unsubscribe = boundaries.subscribe("step", lambda begins, number: print(f"step {number} is over"))
+    unsubscribe()
 
-A subscriber is called with `begins` and `what`, in the thread that crosses the boundary:
+A subscriber is called with `begins` and `what`, in the thread that crosses the boundary. The kinds:
 
-- `loader`: a loop over a loader begins, and has begun;
-- `batch`: a batch is asked for, and is there, or there are no more;
+- `loader`: before and after `iter(loader)`;
+- `batch`: before and after `__next__` of the loader's iterator, also when it has no more batches;
 - `model`: the outermost call of a model;
 - `backward`: the outermost backward;
-- `optimizer made`, `optimizer`: what is the optimizer;
-- `step`: a step is over, where it ends; what is its number;
-- `transfer`: a copy between devices was made; what is the number of bytes;
-- `collective`: a call of `torch.distributed`; what is its name (`collectives.listen` gives more);
+- `optimizer made`, `optimizer`: the creation of an optimizer, and its step; `what` is the optimizer;
+- `step`: the end of a step; `what` is its number;
+- `transfer`: after a copy between devices; `what` is the number of bytes;
+- `collective`: a call of `torch.distributed`; `what` is its name (`collectives.listen` gives more);
 - `checkpoint`: saving or loading.
 
 The step rule (`rule`) is not a subscriber: the boundaries call it directly, because most of the cost of a
-traced step is there. What it decides is announced natively, and nothing is called where nobody subscribed.
+traced step is there. It notifies subscribers natively, and only if there are any.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _subscribers: dict[str, tuple[Subscriber, ...]] = dict.fromkeys(KINDS, ())
 
 
 def subscribe(kind: str, subscriber: Subscriber) -> Callable[[], None]:
-    """Call `subscriber(begins, what)` at every boundary of this kind; returns what ends that."""
+    """Call `subscriber(begins, what)` at every boundary of this kind; the result unsubscribes it."""
     _set(kind, (*_subscribers[kind], subscriber))
 
-    def leave() -> None:
+    def unsubscribe() -> None:
         _set(kind, tuple(each for each in _subscribers[kind] if each is not subscriber))
 
-    return leave
+    return unsubscribe
 
 
 def _set(kind: str, subscribers: tuple[Subscriber, ...]) -> None:
@@ -56,23 +56,32 @@ def _set(kind: str, subscribers: tuple[Subscriber, ...]) -> None:
     if kind in _NATIVE:
         import functools  # noqa: PLC0415 - only where torch is in use
 
-        _core.subscribe(_NATIVE.index(kind), functools.partial(tell, kind) if subscribers else None)
+        _core.subscribe(_NATIVE.index(kind), functools.partial(notify, kind) if subscribers else None)
 
 
-def tell(kind: str, begins: bool, what: Any = None) -> None:
-    """A boundary is crossed; an error of one subscriber is not another's, nor the program's."""
+def notify(kind: str, begins: bool, what: Any = None) -> None:
+    """Call the subscribers; an error in one of them affects neither the others nor the program."""
     for subscriber in _subscribers[kind]:
         safely(subscriber, begins, what)
 
 
 def watch(torch: ModuleType, patches: Patches, modules: bool) -> None:
     """Observe torch from now on, with the forward pass of every module if `modules`."""
-    # Only now load what a program without torch never needs.
+    # A program without torch never needs these.
     import importlib  # noqa: PLC0415
 
-    checkpoint, collectives, compute, hang, loader, rule, tensors = (
+    checkpoint, collectives, compilations, compute, hang, loader, rule, tensors = (
         importlib.import_module(f"dftracer.torch.{name}")
-        for name in ("checkpoint", "collectives", "compute", "hang", "loader", "rule", "tensors")
+        for name in (
+            "checkpoint",
+            "collectives",
+            "compilations",
+            "compute",
+            "hang",
+            "loader",
+            "rule",
+            "tensors",
+        )
     )
     when: list[tuple[str, Callable[[ModuleType, Patches], None]]] = [
         ("torch", rule.install),
@@ -86,7 +95,7 @@ def watch(torch: ModuleType, patches: Patches, modules: bool) -> None:
         ("torch._functorch.eager_transforms", compute.install_transforms),
         ("torch.optim.optimizer", compute.install_optimizers),
         ("torch.amp.grad_scaler", compute.install_scaler),
-        ("torch._dynamo.callback", compute.install_compiler),
+        ("torch._dynamo.callback", compilations.install),
     ]
     if modules:
         when.append(("torch", rule.install_modules))

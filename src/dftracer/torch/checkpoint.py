@@ -15,11 +15,11 @@ from types import ModuleType
 from typing import Any
 
 from dftracer._core import AutoEvent, busy_begins, busy_ends, training
-from dftracer.torch.boundaries import tell
+from dftracer.torch.boundaries import notify
 from dftracer.torch.hang import CHECKPOINT
 from dftracer.torch.loader import in_worker
-from dftracer.torch.patches import Patches, out_of_sight, safely
-from dftracer.torch.rule import ALL_INSIDE, CAPTURE, GATHER, RESTART, now
+from dftracer.torch.patches import Patches, hide_from_dynamo, safely
+from dftracer.torch.rule import ANY_OPTIMIZER, CAPTURE, GATHER, RESTART, now
 
 # Module -> function -> (event, position and name of the parameter that says where).
 CALLS: dict[str, dict[str, tuple[AutoEvent, int, str]]] = {
@@ -43,11 +43,11 @@ CALLS: dict[str, dict[str, tuple[AutoEvent, int, str]]] = {
     "safetensors.numpy": {"save_file": (CAPTURE, 1, "filename"), "load_file": (RESTART, 0, "filename")},
 }
 
-# Whose attributes and text are Python's own: of any other object only the user knows what asking it does.
+# Types whose attributes and text can be read safely: with any other object that might run the user's code.
 _PATHS = (str, pathlib.PosixPath)
 _FILES = (io.BufferedWriter, io.BufferedReader, io.BufferedRandom, io.FileIO)
 
-# Under which name a program keeps the number of its step in what it saves; the first that is there counts.
+# Keys under which programs save the number of their step; the first one present counts.
 _COUNTERS = ("global_step", "step", "iteration", "iter", "steps", "num_steps", "iteration_number")
 
 _inside = threading.local()
@@ -55,8 +55,8 @@ _inside = threading.local()
 
 def install(module: ModuleType, patches: Patches) -> None:
     """Watch the functions of one module."""
-    for ours in (safely, _done, _counter):  # the compiler would look at what has tensors among its arguments
-        safely(out_of_sight, ours)
+    for ours in (safely, _done, _counter):  # Dynamo would compile what has tensors among its arguments
+        safely(hide_from_dynamo, ours)
     for name, (event, at, parameter) in CALLS[module.__name__].items():
         if hasattr(module, name):
             patches.around(module, name, _timed(event, at, parameter))
@@ -65,16 +65,16 @@ def install(module: ModuleType, patches: Patches) -> None:
 def _timed(event: AutoEvent, at: int, parameter: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
-            # Inside a batch it reads samples; inside another of these it is a part of that.
-            here = training()
-            if in_worker() or here.fetching or getattr(_inside, "call", False):
+            # While a batch is made it reads samples; inside another of these calls it is a part of that.
+            training_state = training()
+            if in_worker() or training_state.fetching or getattr(_inside, "call", False):
                 return original(*args, **kwargs)
             _inside.call = True
-            scaling = here.scaling
+            scaling = training_state.scaling
             if event is GATHER:  # an optimizer without a state yet is stepped to have one
-                here.scaling = ALL_INSIDE
+                training_state.scaling = ANY_OPTIMIZER
             busy_begins(CHECKPOINT)
-            tell("checkpoint", True)
+            notify("checkpoint", True)
             start = now()
             error = result = None
             try:
@@ -85,12 +85,12 @@ def _timed(event: AutoEvent, at: int, parameter: str) -> Callable[[Callable[...,
                 raise
             finally:
                 _inside.call = False
-                here.scaling = scaling
+                training_state.scaling = scaling
                 busy_ends(CHECKPOINT)
                 where = args[at] if len(args) > at else kwargs.get(parameter)
                 states = (result, *args[:1], *kwargs.values())
                 safely(_done, event, start, where, error, states)
-                tell("checkpoint", False)
+                notify("checkpoint", False)
 
         return timed
 
@@ -118,6 +118,6 @@ def _done(event: AutoEvent, start: int, where: Any, error: str | None, states: t
     counter = _counter(states)
     if counter is not None:
         facts["counter"] = counter
-    here = training()
-    here.write(event, start, end, **facts)
-    here.interrupt(start, end)
+    training_state = training()
+    training_state.write(event, start, end, **facts)
+    training_state.interrupt(start, end)

@@ -1,4 +1,4 @@
-"""Collectives that the program calls: one set of hooks for all listeners; one of them writes the events.
+"""Collectives that the program calls: one set of hooks serves all listeners, and one of them writes events.
 
 What DDP and FSDP issue below Python is not a call: it is recorded where gloo or NCCL runs it
 (native/intercept), and so is a call of gloo that does not wait.
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from dftracer import _core, _messages
 from dftracer._core import AutoEvent, training
 from dftracer.python import ai
-from dftracer.torch.boundaries import tell
+from dftracer.torch.boundaries import notify
 from dftracer.torch.hang import BARRIER, COLLECTIVE
 from dftracer.torch.patches import Patches
 from dftracer.torch.tensors import size_of
@@ -47,7 +47,7 @@ ALWAYS_ASYNC = ("isend", "irecv")
 
 
 class Listener(Protocol):
-    """Wants to know about calls."""
+    """Is notified of calls."""
 
     below_python: bool  # it also records what is issued below Python, and calls that do not wait
 
@@ -75,9 +75,9 @@ def distributed() -> Any:
 
 
 def listen(torch: Any, listener: Listener) -> None:
-    """Tell `listener` about every call from now on."""
+    """Notify `listener` of every call from now on."""
     _listeners.append(listener)
-    _core.leave_collectives(_some_record_all())
+    _core.skip_collectives(_some_record_all())
     if len(_listeners) > 1:
         return
     module = torch.distributed.distributed_c10d
@@ -94,12 +94,12 @@ def others_than(listener: Listener) -> bool:
 
 
 def unlisten(listener: Listener) -> None:
-    """Stop telling it; the last one to leave restores everything."""
+    """Stop notifying it; without listeners, everything is restored."""
     if listener in _listeners:
         _listeners.remove(listener)
-    _core.leave_collectives(_some_record_all())
+    _core.skip_collectives(_some_record_all())
     if not _listeners:
-        _patches.take_back()
+        _patches.undo_all()
 
 
 def _some_record_all() -> bool:
@@ -135,9 +135,9 @@ def _observed(name: str, compiling: Callable[[], bool]) -> Callable[[Callable[..
                 at = places.get(parameter, -1)
                 return args[at] if 0 <= at < len(args) else kwargs.get(parameter)
 
-            # Of a call that does not wait, only gloo knows when the collective is over.
+            # Only gloo knows when a collective that the call does not wait for is over.
             _core.collective_begins(not get("async_op") or _some_record_all())
-            tell("collective", True, name)
+            notify("collective", True, name)
             start = _core.time_ns()
             _inside.call = True
             _core.busy_begins(kind)
@@ -147,7 +147,7 @@ def _observed(name: str, compiling: Callable[[], bool]) -> Callable[[Callable[..
                 _inside.call = False
                 _core.busy_ends(kind)
                 _core.collective_ends()
-                tell("collective", False, name)
+                notify("collective", False, name)
             end = _core.time_ns()
 
             for listener in tuple(_listeners):
@@ -284,4 +284,4 @@ def install(torch: ModuleType, patches: Patches) -> None:
     if module is not None and module.is_available():
         listener = _EventWriter()
         listen(torch, listener)
-        patches.later(lambda: unlisten(listener))
+        patches.on_undo(lambda: unlisten(listener))

@@ -9,12 +9,11 @@ from typing import Any
 
 from dftracer import _core
 from dftracer._core import training
-from dftracer.torch.boundaries import tell
-from dftracer.torch.hang import COMPILE
-from dftracer.torch.patches import Patches, half_made, out_of_sight, safely
-from dftracer.torch.rule import ALL_INSIDE, now
+from dftracer.torch.boundaries import notify
+from dftracer.torch.patches import Patches, hide_from_dynamo, is_being_imported, safely
+from dftracer.torch.rule import ANY_OPTIMIZER, now
 
-_CREATE_GRAPH = 4  # its place among the parameters of `torch.autograd.grad`
+_CREATE_GRAPH = 4  # its position among the parameters of `torch.autograd.grad`
 
 _IMPORTED_US = now() // 1000  # this module is loaded once torch is
 
@@ -41,7 +40,7 @@ def install_autograd(module: ModuleType, patches: Patches) -> None:
 
 def install_transforms(module: ModuleType, patches: Patches) -> None:
     """Watch `torch.func.grad` and `grad_and_value`, which end in one function."""
-    if hasattr(module, "grad_and_value_impl"):  # not in older ones of torch
+    if hasattr(module, "grad_and_value_impl"):  # missing in older versions of torch
         patches.around(module, "grad_and_value_impl", _core.around_transform)
 
 
@@ -49,7 +48,7 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
     """Watch every optimizer by torch's own hooks."""
     compiling = sys.modules["torch"].compiler.is_compiling
 
-    # Compilers know this to be true, and do not see the call after it; the rest is asked natively.
+    # Dynamo folds this to True, so that the call after it never enters a graph; other checks are native.
     traced = sys.modules["torch"].compiler.is_dynamo_compiling
     begins, ends = _core.optimizer_step_begins, _core.optimizer_step_ends
 
@@ -61,10 +60,10 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
         if not traced():
             ends(optimizer)
 
-    safely(out_of_sight, before)
-    safely(out_of_sight, after)
-    patches.later(module.register_optimizer_step_pre_hook(before).remove)
-    patches.later(module.register_optimizer_step_post_hook(after).remove)
+    safely(hide_from_dynamo, before)
+    safely(hide_from_dynamo, after)
+    patches.on_undo(module.register_optimizer_step_pre_hook(before).remove)
+    patches.on_undo(module.register_optimizer_step_post_hook(after).remove)
 
     def around_init(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(*args: Any, **kwargs: Any) -> None:
@@ -72,21 +71,21 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
                 original(*args, **kwargs)
                 return
             _core.no_optimizer(False)
-            tell("optimizer made", True, args[0] if args else None)
+            notify("optimizer made", True, args[0] if args else None)
             original(*args, **kwargs)
             safely(lambda: training().optimizer_made())
             safely(_optimizer_made)
-            tell("optimizer made", False, args[0] if args else None)
+            notify("optimizer made", False, args[0] if args else None)
 
         return init
 
     patches.around(module.Optimizer, "__init__", around_init)
-    _core.no_optimizer(half_made(sys.modules["torch"]))  # otherwise some may have been created before
-    patches.later(lambda: _core.no_optimizer(False))
+    _core.no_optimizer(is_being_imported(sys.modules["torch"]))  # otherwise some may have been created before
+    patches.on_undo(lambda: _core.no_optimizer(False))
 
 
 def _optimizer_made() -> None:
-    """One that is made after steps begins another training. By then torch knows which rank this is."""
+    """An optimizer created after steps begins another training. By then torch knows which rank this is."""
     facts = {"auto": 1, "imported_us": _IMPORTED_US}
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -99,52 +98,17 @@ def install_scaler(module: ModuleType, patches: Patches) -> None:
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            here = training()
-            if here.scaling == ALL_INSIDE:
+            training_state = training()
+            if training_state.scaling == ANY_OPTIMIZER:
                 return original(self, optimizer, *args, **kwargs)
-            safely(here.optimizer_begins, optimizer)
-            here.scaling, here.scaled = id(optimizer), False
+            safely(training_state.optimizer_begins, optimizer)
+            training_state.scaling, training_state.scaled = id(optimizer), False
             try:
                 return original(self, optimizer, *args, **kwargs)
             finally:
-                here.scaling = 0
-                safely(here.optimizer_ends, optimizer, not here.scaled)
+                training_state.scaling = 0
+                safely(training_state.optimizer_ends, optimizer, not training_state.scaled)
 
         return step
 
     patches.around(module.GradScaler, "step", around)
-
-
-def install_compiler(module: ModuleType, patches: Patches) -> None:
-    """Record when torch compiles, by its own callbacks; of nested compilations it announces the outermost."""
-    handler: Any = getattr(module, "callback_handler", None)
-    if handler is None:
-        return
-    begun: list[int] = []
-
-    def starts(*_: Any) -> None:
-        begun[:] = [now()]
-        _core.busy_begins(COMPILE)
-
-    def ends(*args: Any) -> None:
-        _core.busy_ends(COMPILE)
-        if begun:
-            safely(_compiled, begun.pop(), args)
-
-    def forget() -> None:  # torch._dynamo.reset() may have done so before
-        for callbacks, ours in ((handler.start_callbacks, starts), (handler.end_callbacks, ends)):
-            if ours in callbacks:
-                callbacks.remove(ours)
-
-    handler.register_start_callback(starts)
-    handler.register_end_callback(ends)
-    patches.later(forget)
-
-
-def _compiled(start: int, args: tuple[Any, ...]) -> None:
-    trigger = getattr(args[0], "callback_trigger", None) if args else None
-    facts = {"auto": 1} if trigger is None else {"auto": 1, "trigger": trigger.name.lower()}
-    # "frame/how often that frame was compiled before"; forward and backward of one compilation share it.
-    again = str(getattr(args[0], "compile_id", "")).rpartition("/")[2] if args else ""
-    name = "recompile" if again.isdigit() and int(again) else "compile"
-    _core.log_event(name, "dynamo", start, now() - start, facts)

@@ -27,21 +27,21 @@ PHASES = ("", "fetch", "step", "transfer", "forward", "backward", "optimizer", "
 _FETCH, _STEP = 1, 2
 _STEP_ENDS = 2 * _STEP + 1
 _OPTIMIZER_ENDS = 2 * 6 + 1
-_WITHOUT_STEPS = 16  # optimizers that ended, and no step: where nothing loads batches, an optimizer ends it
-_PAUSE = -1  # instead of a code: whatever was open stays unknown
-# The share of the run's time that recording here may take: a step that was recorded is followed by as many
-# that are not as it takes to pay for it.
-MOST_OF_TIME = 0.001
-_FIRST_STEPS = 8  # recorded in any case
-_MOST_LEFT_OUT = 16  # steps, by chance
-_LOOK_EVERY = 4  # steps of a pause
+_WITHOUT_STEPS = 16  # optimizer steps in a row without the end of a step: then each of them counts as one
+_PAUSE = -1  # instead of a code: drop what is open
+# Share of the run's time that recording may take; after a recorded step, steps are skipped until it is back
+# within that.
+TIME_BUDGET = 0.001
+_FIRST_STEPS = 8  # always recorded
+_MAX_SKIPPED = 16  # steps skipped at random, to follow those that the budget demands
+_CHECK_EVERY = 4  # skipped steps
 _LANE = 1 << 30
 _SHARED_NS = 20_000  # boundaries closer than this count as one: at most a few launches lie between them
-_MOST_WAITING = 4096
-_MOST_AT_ONCE = 64
-_READ_EVERY = 32  # events, where no step ends
+_MAX_WAITING = 4096
+_MAX_AT_ONCE = 64
+_READ_EVERY = 32  # events, if no step ends
 _ALL_BOUNDARIES = 0xFFFFFFFF
-_MOST_STREAMS = 256
+_MAX_STREAMS = 256
 _GIVE_UP = 8  # failed attempts to find torch, each after twice as many boundaries as the one before
 _active, _log_event, _this_thread = _core.active, _core.log_event, _thread.get_ident
 
@@ -102,7 +102,7 @@ class TorchPool:
 
     def __init__(self, torch: Any) -> None:
         self._cuda = torch.cuda
-        # What torch.cuda itself calls, without the layers above: they cost more than the calls.
+        # What torch.cuda calls itself: the layers above cost more than the calls.
         native = torch._C
         self._new_event = native._CudaEventBase
         self._current_stream = native._cuda_getCurrentStream
@@ -129,7 +129,7 @@ class TorchPool:
 
     def _stream(self, key: tuple[int, int, int]) -> Any:
         """The stream as an object, kept for the next time."""
-        if len(self._streams) >= _MOST_STREAMS:
+        if len(self._streams) >= _MAX_STREAMS:
             self._streams.clear()
         stream = self._cuda.Stream(stream_id=key[0], device_index=key[1], device_type=key[2])
         self._streams[key] = stream
@@ -147,7 +147,7 @@ class TorchPool:
         return {"name": str(self._cuda.get_device_name(device))}
 
     def _guard_captures(self) -> None:
-        """A capture waits for the query in progress, and no other is made until the capture ends."""
+        """Let a capture wait for a query in progress, and make no other until the capture ends."""
 
         def around_begin(original: Callable[..., Any]) -> Callable[..., Any]:
             def capture_begin(*args: Any, **kwargs: Any) -> Any:
@@ -198,10 +198,10 @@ class DeviceEvents:
         self._since: int | None = None
         self._spent = 0
         self._pausing = False
-        self._left_out = 0  # steps of this pause,
-        self._looks_at = 0  # after how many of them the clock is looked at,
-        self._paid = False  # or, if they have paid, after how many the pause ends
-        self._dice = 1
+        self._skipped = 0  # steps since the pause began
+        self._next_check = 0  # the number of skipped steps at which to check the clock, or to end the pause
+        self._within_budget = False  # in a pause: from here on, steps are skipped at random
+        self._random = 1
 
     def boundary(self, code: int) -> None:
         """A phase begins or ends here."""
@@ -211,9 +211,9 @@ class DeviceEvents:
             self._optimized += 1
         ends = code == (_OPTIMIZER_ENDS if self._optimized > _WITHOUT_STEPS else _STEP_ENDS)
         if self._pausing:
-            # Looking at the clock at every step would cost as much as is saved here.
-            self._left_out += ends
-            if not ends or self._left_out < self._looks_at:
+            # Reading the clock at every step would cost as much as the pause saves.
+            self._skipped += ends
+            if not ends or self._skipped < self._next_check:
                 return
         if self._failed or _this_thread() != self._thread or not _active():
             return
@@ -225,13 +225,13 @@ class DeviceEvents:
             if not pool.may_touch():
                 return
             if self._pausing and not self._resumes(begin):
-                self._read(min(len(self._waiting) - 1, _MOST_AT_ONCE))
+                self._read(min(len(self._waiting) - 1, _MAX_AT_ONCE))
                 return
-            self._passed(code, pool, ends)
-            if ends and self._too_dear(begin):
-                self._pausing, self._paid = True, False
-                self._left_out, self._looks_at = 0, 1
-                _core.tell_boundaries(1 << _STEP_ENDS | 1 << _OPTIMIZER_ENDS)
+            self._record(code, pool, ends)
+            if ends and self._over_budget(begin):
+                self._pausing, self._within_budget = True, False
+                self._skipped, self._next_check = 0, 1
+                _core.set_hook_mask(1 << _STEP_ENDS | 1 << _OPTIMIZER_ENDS)
                 self._waiting.append((None, _PAUSE, begin, pool.device()))
         except Exception as error:
             self._give_up(error)
@@ -239,54 +239,53 @@ class DeviceEvents:
             pool.lock.release()
             self._spent += self._now() - begin
 
-    def _too_dear(self, now: int) -> bool:
-        """At the end of a step: whether it has not been paid for yet."""
+    def _over_budget(self, now: int) -> bool:
+        """At the end of a step: whether recording has taken more than its share of the time."""
         if max(self._steps, self._optimized) < _FIRST_STEPS:
             return False
         if self._since is None:
             self._since, self._spent = now, 0
-        return self._spent > (now - self._since) * MOST_OF_TIME
+        return self._spent > (now - self._since) * TIME_BUDGET
 
     def _resumes(self, now: int) -> bool:
         """Whether the next step is recorded.
 
-        Once it may be, some more are left out, at most as many as before, by chance: a step that is long for
-        a reason of its own, a checkpoint, pays for many, and always the same ones would follow it. For the
-        same reason what it leaves over is not kept.
+        Once within the budget, a random number of further steps is skipped, at most as many as before: a long
+        step (a checkpoint) makes room for many, and otherwise the same steps would always be recorded after
+        it. For the same reason, unused budget is not carried over.
         """
-        if not self._paid:
-            self._looks_at = self._left_out + _LOOK_EVERY
-            if self._too_dear(now):
+        if not self._within_budget:
+            self._next_check = self._skipped + _CHECK_EVERY
+            if self._over_budget(now):
                 return False
-            self._paid = True
-            self._dice = (self._dice * 1103515245 + 12345) & 0x7FFFFFFF
-            more = (self._dice >> 8) % (min(self._left_out, _MOST_LEFT_OUT) + 1)
-            self._looks_at = self._left_out + more
+            self._within_budget = True
+            self._random = (self._random * 1103515245 + 12345) & 0x7FFFFFFF
+            more = (self._random >> 8) % (min(self._skipped, _MAX_SKIPPED) + 1)
+            self._next_check = self._skipped + more
             if more:
                 return False
         self._pausing = False
         self._since, self._spent = now, 0
-        _core.tell_boundaries(_ALL_BOUNDARIES)
+        _core.set_hook_mask(_ALL_BOUNDARIES)
         return True
 
-    def _passed(self, code: int, pool: Any, ends: bool) -> None:
+    def _record(self, code: int, pool: Any, ends: bool) -> None:
         waiting = self._waiting
         now = self._now()
         device = pool.device()
         if not code & 1 and now - self._last_host < _SHARED_NS and waiting and waiting[-1][3] == device:
             waiting.append((None, code, waiting[-1][2], device))
             return
-        if len(waiting) < _MOST_WAITING:
+        if len(waiting) < _MAX_WAITING:
             waiting.append((pool.record(device), code, now, device))
             self._last_host = self._now()
-        # One after the other they take a third of the time that they take at every boundary, where nothing of
-        # this is in the caches. Not the newest: the device needs some us to pass it, and the next beginning
-        # may share it.
+        # Reading many at once takes a third of the time of reading one at every boundary with cold caches.
+        # Not the newest: the device needs some us to pass it, and the next beginning may share it.
         if ends or len(waiting) % _READ_EVERY == 0:
-            self._read(min(len(waiting) - 1, _MOST_AT_ONCE))
+            self._read(min(len(waiting) - 1, _MAX_AT_ONCE))
 
     def drain(self) -> None:
-        """Write everything the device has passed by now; the rest stays unknown."""
+        """Write what the device has passed by now; the rest is not written."""
         if self._failed or not self._pool.lock.acquire(blocking=False):
             return
         try:
@@ -304,7 +303,7 @@ class DeviceEvents:
             if event is None:
                 waiting.popleft()
                 if self._last is not None:
-                    self._tell(code, self._last)
+                    self._write_phase(code, self._last)
                 continue
             if not event.query():
                 return
@@ -314,7 +313,7 @@ class DeviceEvents:
             if clock is None:
                 clock = self._clocks[device] = DeviceClock(event, host, seen)
                 when = host
-                self._introduce(device)
+                self._name_lane(device)
             else:
                 when, unused = clock.passed(event, host, seen)
                 if unused is not None:
@@ -322,9 +321,9 @@ class DeviceEvents:
                 if clock.reference is not event:
                     self._pool.give_back(device, event)
             self._last = (device, host, when)
-            self._tell(code, self._last)
+            self._write_phase(code, self._last)
 
-    def _tell(self, code: int, point: tuple[int, int, int]) -> None:
+    def _write_phase(self, code: int, point: tuple[int, int, int]) -> None:
         if code == _PAUSE:
             self._begun.clear()
             return
@@ -342,8 +341,8 @@ class DeviceEvents:
             return
         device, host, start = begun
         _, end_host, end = point
-        # Whole us, of times cut to us as the trace cuts them, so that both sides of a boundary agree: and a
-        # float costs more to write than all the rest.
+        # Whole us, of times cut to us as the trace cuts them, so that both sides of a boundary agree;
+        # and writing one float costs more than all the rest.
         args = {
             "lag_us": start // 1000 - host // 1000,
             "end_lag_us": end // 1000 - end_host // 1000,
@@ -353,7 +352,7 @@ class DeviceEvents:
             args["memory"], args["memory_peak"] = self._pool.memory(device)
         _log_event(PHASES[phase], CATEGORY, start, max(end - start, 0), args, _LANE + 1 + device)
 
-    def _introduce(self, device: int) -> None:
+    def _name_lane(self, device: int) -> None:
         _core.log_metadata(
             "thread_name", f"device {device} phases", str(_LANE + 1 + device), _LANE + 1 + device
         )
@@ -365,7 +364,7 @@ class DeviceEvents:
 
         self._failed = True
         _core.set_boundary_hook(None)
-        _messages.warn(f"device events are off from now on: {type(error).__name__}: {error}")
+        _messages.warn(f"device events disabled: {type(error).__name__}: {error}")
 
 
 _recorder: DeviceEvents | None = None

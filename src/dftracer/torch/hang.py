@@ -1,8 +1,8 @@
-"""What the hang watch (native/module/hang_watch.hpp) is told, and what it may ask once nothing moves.
+"""What the hang watch (native/module/hang_watch.hpp) needs from Python.
 
-It needs the process group this rank belongs to, and the times when the program does something that may
-take long. Torch's own record of collectives, its flight recorder, is read at the moment of a hang and never
-before: that takes the interpreter lock for up to 30 ms.
+That is the process group of this rank, and when the program does something that may take long.
+Torch's own record of collectives, its flight recorder, is read at the moment of a hang and never before: that
+takes the interpreter lock for up to 30 ms.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from types import ModuleType
 from typing import Any
 
 from dftracer import _config, _core, _session
-from dftracer._session import before_finalize
+from dftracer._session import before_finalize, is_multiprocessing_child
 from dftracer.torch.patches import Patches, safely
 
-# What `_core.busy_begins` and `_core.busy_ends` are told; the order is that of `Busy` in record/progress.hpp.
+# Arguments of `_core.busy_begins` and `_core.busy_ends`, in the order of `Busy` in record/progress.hpp.
 COLLECTIVE, BARRIER, CHECKPOINT, COMPILE, _GROUP = range(5)
 
 _SIZES = {
@@ -28,7 +28,7 @@ _SIZES = {
     **dict.fromkeys(("Long", "Double", "ComplexFloat"), 8),
     "ComplexDouble": 16,
 }
-_registered = _rests = False
+_registered = _fork_hooks_set = False
 _by_hand: Patches | None = None
 
 
@@ -36,51 +36,51 @@ def install(torch: ModuleType, patches: Patches) -> None:
     """Watch from the first step on, or from the moment the process joins a group."""
     global _registered  # noqa: PLW0603 - one per process
     seconds = _session.SETTINGS.hang_s
-    if not seconds or _is_interactive():
+    if not seconds or _may_pause():
         return
     if not _registered:
         _registered = True
-        before_finalize(_core.leave_hangs)
-    rest_at_forks()
+        before_finalize(_core.stop_describing_hangs)
+    pause_threads_around_fork()
     _core.watch_hangs(seconds, describe, _is_a_rank())
-    patches.later(lambda: _core.watch_hangs(0, describe, False))
+    patches.on_undo(lambda: _core.watch_hangs(0, describe, False))
     distributed: Any = getattr(torch, "distributed", None)
     if distributed is not None and distributed.is_available():
         patches.around(distributed.distributed_c10d, "init_process_group", _joining)
 
 
-def rest_at_forks() -> None:
-    """Python 3.12 and later warn of a fork in a process with threads: ours are not there at that moment."""
-    global _rests  # noqa: PLW0603 - one per process
-    if not _rests and sys.version_info >= (3, 12):
-        _rests = True
-        os.register_at_fork(before=_core.threads_leave, after_in_parent=_core.threads_return)
+def pause_threads_around_fork() -> None:
+    """Python 3.12 and later warn of a fork in a process with threads: pause ours meanwhile."""
+    global _fork_hooks_set  # noqa: PLW0603 - one per process
+    if not _fork_hooks_set and sys.version_info >= (3, 12):
+        _fork_hooks_set = True
+        os.register_at_fork(before=_core.pause_threads, after_in_parent=_core.resume_threads)
 
 
 def install_by_hand(groups: ModuleType) -> None:
     """Watch a program that is annotated by hand, from the moment it joins a group.
 
-    `groups` is torch.distributed.distributed_c10d. Nothing else of torch is observed: whether the program
-    moves is seen from what it records.
+    `groups` is torch.distributed.distributed_c10d. Nothing else of torch is observed: progress is
+    seen from what the program records.
     """
     global _by_hand  # noqa: PLW0603 - one per process
-    if _by_hand is not None or _is_interactive():
+    if _by_hand is not None or _may_pause():
         return
     _by_hand = Patches()
-    rest_at_forks()
+    pause_threads_around_fork()
     _core.watch_hangs(_session.SETTINGS.hang_s, describe, False, True)
-    _by_hand.later(lambda: _core.watch_hangs(0, describe, False))
+    _by_hand.on_undo(lambda: _core.watch_hangs(0, describe, False))
     _by_hand.around(groups, "init_process_group", _joining)
-    before_finalize(_leave)
+    before_finalize(_uninstall_by_hand)
     if groups.is_initialized():
         _joined()
 
 
-def _leave() -> None:
+def _uninstall_by_hand() -> None:
     global _by_hand  # noqa: PLW0603
-    _core.leave_hangs()
+    _core.stop_describing_hangs()
     if _by_hand is not None:
-        _by_hand.take_back()
+        _by_hand.undo_all()
         _by_hand = None
 
 
@@ -101,29 +101,28 @@ def _joined() -> None:
     _core.in_group(sys.modules["torch"].distributed.get_rank())
 
 
-def _is_interactive() -> bool:
-    """People pause between the cells of a notebook."""
+def _may_pause() -> bool:
+    """People pause between the cells of a notebook, and between lines at a prompt."""
     return hasattr(sys, "ps1") or "ipykernel" in sys.modules
 
 
 def _is_a_rank() -> bool:
-    """Whether a launcher started this very process as one of several; not whether one of these has."""
-    here = _config.rank_info()
-    process = sys.modules.get("multiprocessing.process")
-    if here.rank is None or (here.world_size or 1) < 2:
+    """Whether a launcher started this process as one of several ranks; a rank's own children do not count."""
+    own = _config.rank_info()
+    if own.rank is None or (own.world_size or 1) < 2:
         return False
-    if process is not None and process.parent_process() is not None:
+    if is_multiprocessing_child():
         return False
     try:
         pairs = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
     except OSError:
         return True
-    above = dict(pair.decode(errors="replace").partition("=")[::2] for pair in pairs)
-    return _config.rank_info(above).rank != here.rank
+    environment = dict(pair.decode(errors="replace").partition("=")[::2] for pair in pairs)
+    return _config.rank_info(environment).rank != own.rank
 
 
 def describe() -> tuple[str, str]:
-    """JSON for the file of a hang: the collective that this rank waits in, and more members of its object."""
+    """JSON for the hang file: the collective that this rank waits in, and further members."""
     more: dict[str, Any] = {"thread_names": _thread_names(), "handling": _handled_exception()}
     waits_in = None
     trace = _flight_recorder()
@@ -144,19 +143,19 @@ def describe() -> tuple[str, str]:
 
 def _thread_names() -> dict[str, str]:
     threading: Any = sys.modules.get("threading")
-    # Without its lock, which the program may hang with.
+    # Without its lock: the program may hang while it holds that.
     return {str(t.native_id): t._name for t in list(getattr(threading, "_active", {}).values())}
 
 
 def _handled_exception() -> str | None:
-    """What the main thread is cleaning up after, before anybody is told: `ValueError at train.py:88: why`."""
+    """What the main thread is cleaning up after, before it is reported: `ValueError at train.py:88: why`."""
     threading: Any = sys.modules.get("threading")
     found = sys._current_exceptions().get(threading.main_thread().ident) if threading is not None else None
     error = found[1] if isinstance(found, tuple) else found  # Python 3.11: as `sys.exc_info()`
-    error = error or getattr(sys, "last_value", None)  # it has been printed, and the program does not end
+    error = error or getattr(sys, "last_value", None)  # already printed, but the process has not ended
     if error is None or isinstance(error, StopIteration):  # loops end this way
         return None
-    text, place = _session.told_by(error)
+    text, place = _session.describe_exception(error)
     return (
         type(error).__name__ + (f" at {place.rpartition('/')[2]}" if place else "") + (text and f": {text}")
     )
@@ -176,7 +175,7 @@ def _flight_recorder() -> dict[str, Any] | None:
 
 
 def _is_open(entry: dict[str, Any]) -> bool:
-    # Of gloo, the state never changes.
+    # With gloo, the state never changes.
     return not entry.get("retired") and entry.get("state") != "completed"
 
 

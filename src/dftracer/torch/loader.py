@@ -1,8 +1,8 @@
-"""Batches: how they are made, in a loader's workers or in the training process, and where it waits for one.
+"""Batches: how they are made, in a loader's workers or in the training process, and where that waits for one.
 
-Nothing of the program's is replaced. While a fetcher of torch's makes a batch, torch's own code runs on a
-stand-in for the *fetcher*, which measures how long the data set and the collation take; the fetcher itself,
-the data set and the function that collates stay the objects they are. Transforms are seen where their
+Nothing that belongs to the program is replaced. While one of torch's fetchers makes a batch, torch's own code
+runs on a stand-in for the *fetcher*, which measures how long the data set and the collation take; the fetcher
+itself, the data set and the function that collates stay the objects they are. Transforms are seen where their
 library's class can be observed (torchvision's `Compose`).
 
 What is known about an iterator is in a separate table. A batch is identified by the loader's task number,
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from dftracer import _core
 from dftracer._core import AutoEvent, around_fetch, mute_models, set_task, training
-from dftracer.torch.boundaries import tell
-from dftracer.torch.patches import Patches, failed, out_of_sight, safely
+from dftracer.torch.boundaries import notify
+from dftracer.torch.patches import Patches, failed, hide_from_dynamo, safely
 from dftracer.torch.rule import COLLATE, ITEM, PREPROCESS, Pass, now
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ def install(module: ModuleType, patches: Patches) -> None:
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def loader_iter(self: Any) -> Any:
-            tell("loader", True)
+            notify("loader", True)
             if vars(self).get("num_workers"):
                 safely(count_samples)
             began = now()
             iterator = original(self)
             safely(_began, self, iterator, began)
-            tell("loader", False)
+            notify("loader", False)
             return iterator
 
         return loader_iter
@@ -68,23 +68,23 @@ def _began(loader: Any, iterator: Any, began: int) -> None:
     if before is not None:
         before.iterator = None
         restarts = before.restarts + 1
-    of = Pass(id(loader), began, now(), restarts)
+    loader_pass = Pass(id(loader), began, now(), restarts)
     if vars(loader).get("persistent_workers"):
-        of.of_iterator(iterator)
+        loader_pass.of_iterator(iterator)
     else:
-        of.follow(iterator)
-    _passes[iterator] = of
+        loader_pass.follow(iterator)
+    _passes[iterator] = loader_pass
 
 
 def _pass_of(iterator: Any) -> Pass:
-    of = _passes.get(iterator)
-    if of is None:
-        of = _passes[iterator] = Pass(id(iterator), 0, 0)
-        of.follow(iterator)
-    return of
+    loader_pass = _passes.get(iterator)
+    if loader_pass is None:
+        loader_pass = _passes[iterator] = Pass(id(iterator), 0, 0)
+        loader_pass.follow(iterator)
+    return loader_pass
 
 
-# How many samples a worker was asked for, by task.
+# The number of samples in each task of a worker.
 _sizes: weakref.WeakKeyDictionary[Any, dict[int, int]] = weakref.WeakKeyDictionary()
 # For loaders that do not preserve order: the task that arrived last.
 _arrived: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -126,11 +126,11 @@ def _watch_order(module: ModuleType, patches: Patches) -> None:
 
 
 def _handed_out(iterator: Any, worker: int | None) -> None:
-    """Which task's batch `__next__` is about to give, and which worker made it: keys and values in turns."""
-    here = training()
-    of = here.latest
-    if of is None or of.iterator is None or of.iterator() is not iterator:
-        of = _pass_of(iterator)
+    """Note which task's batch `__next__` is about to return, and which worker made it."""
+    training_state = training()
+    loader_pass = training_state.latest
+    if loader_pass is None or loader_pass.iterator is None or loader_pass.iterator() is not iterator:
+        loader_pass = _pass_of(iterator)
     task = iterator._rcvd_idx - 1 if getattr(iterator, "_in_order", True) else _arrived.get(iterator, 0)
     if worker is None:
         facts: tuple[Any, ...] = ("batch", task)
@@ -139,7 +139,7 @@ def _handed_out(iterator: Any, worker: int | None) -> None:
     size = _sizes.get(iterator, {}).pop(task, None)
     if size is not None:
         facts += ("samples", size)
-    here.facts = (*facts, "pass", of.restarts) if of.restarts else facts
+    training_state.facts = (*facts, "pass", loader_pass.restarts) if loader_pass.restarts else facts
 
 
 # --- Making batches: items, transforms, collation
@@ -152,7 +152,7 @@ TRANSFORMS = {
 
 
 _ABSENT = object()
-# The names that `fetch` of torch's fetchers uses, all of which ours have.
+# The names that `fetch` of torch's fetchers uses; ours have all of them.
 _KNOWN = {
     *("StopIteration", "append", "hasattr", "len", "next", "__getitems__"),
     *("auto_collation", "collate_fn", "dataset", "dataset_iter", "drop_last", "ended"),
@@ -210,9 +210,9 @@ class _Tasks:
 
 
 class _ItemsTogether:
-    """A data set that makes items together, for the time torch's fetcher makes one batch of it.
+    """Stands in for a data set that makes items together, while torch's fetcher makes one batch of it.
 
-    Any other is `_core.Items` meanwhile.
+    For any other data set, `_core.Items` does.
     """
 
     __slots__ = ("_first", "dataset")
@@ -222,7 +222,7 @@ class _ItemsTogether:
 
     @property
     def __getitems__(self) -> Any:
-        """The data set is asked for it as often as torch would ask it; once it has been."""
+        """Read from the data set as often as torch would read it; the first time has already happened."""
         many, self._first = self._first, _ABSENT
         return _Many(self.dataset.__getitems__ if many is _ABSENT else many)
 
@@ -258,7 +258,7 @@ class _Many:
 
 
 class _Stream:
-    """The iterator of an iterable data set, for the time torch's fetcher makes one batch of it."""
+    """Stands in for the iterator of an iterable data set while torch's fetcher makes one batch of it."""
 
     __slots__ = ("_iterator",)
 
@@ -276,7 +276,7 @@ class _Stream:
 
 
 class _IterableFetcher:
-    """Takes the place of torch's fetcher of an iterable data set inside one call of its `fetch`."""
+    """Stands in for torch's fetcher of an iterable data set inside one call of its `fetch`."""
 
     __slots__ = ("_collate", "_fetcher", "auto_collation", "dataset_iter", "drop_last")
 
@@ -301,7 +301,7 @@ class _IterableFetcher:
 
     @ended.setter
     def ended(self, value: bool) -> None:
-        """Torch notes here that there is no more."""
+        """Set by torch when there are no more items."""
         self._fetcher.ended = value
 
 
@@ -314,13 +314,13 @@ def _watch_making(module: ModuleType, patches: Patches) -> None:
         _IterableFetcher.collate_fn,
         _log,
     ):
-        safely(out_of_sight, ours)
+        safely(hide_from_dynamo, ours)
     fetchers: Any = module._utils.fetch
     of_map, of_iterable = fetchers._MapDatasetFetcher, fetchers._IterableDatasetFetcher
 
     def around_iterable(original: Callable[..., Any]) -> Callable[..., Any]:
         def fetch(self: Any, index: Any) -> Any:
-            # A subclass may expect itself.
+            # A subclass may rely on `self` being its own instance.
             return original(_IterableFetcher(self) if type(self) is of_iterable else self, index)
 
         return fetch
@@ -330,7 +330,7 @@ def _watch_making(module: ModuleType, patches: Patches) -> None:
     )
     _watch_fetch(of_iterable, patches, around_iterable)
 
-    # Spawned workers find it by its name: their own, or torch's where nothing is watched.
+    # Spawned workers look it up by name: their own copy, observed only if they are traced.
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def worker_loop(dataset_kind: Any, dataset: Any, index_queue: Any, *args: Any, **kwargs: Any) -> Any:
             _task.worker, _task.batch, _task.restarts = True, None, 0
@@ -344,7 +344,7 @@ def _watch_making(module: ModuleType, patches: Patches) -> None:
 
 
 def _watch_fetch(owner: Any, patches: Patches, around: Around) -> None:
-    # In a torch whose fetcher needs more than ours has, batches are not looked into.
+    # If a version of torch needs more of a fetcher than ours has, its batches are not looked into.
     if _KNOWN.issuperset(owner.fetch.__code__.co_names):
         patches.around(owner, "fetch", around)
 

@@ -1,9 +1,9 @@
-"""Observing the calls of other people's functions, once their modules are imported; everything can be undone.
+"""Observes calls of other people's functions, once their modules are imported; everything can be undone.
 
-No object takes another one's place. A Python function stays the object it is and gets other code, which calls
-ours; a method written in C keeps its descriptor (native/module/observe.hpp). So the calls of whoever holds
-the function, under whichever name, are observed, and identity, names, signature, defaults and pickling are
-what they were: the program and a process that is not traced can exchange what they pickle.
+No object is replaced. A Python function stays the object it is and gets other code, which calls ours; a
+method written in C keeps its descriptor (native/module/observe.hpp). So calls are observed whoever holds the
+function, under whichever name, and its identity, names, signature, defaults and pickling do not change: the
+program and a process that is not traced can exchange what they pickle.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     Around: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
-    Met: TypeAlias = Callable[[ModuleType], None]
+    ImportCallback: TypeAlias = Callable[[ModuleType], None]
 
 _ARGS, _KWARGS, _NOT_PLAIN = 0x04, 0x08, 0x20 | 0x80 | 0x200  # flags of code; generators and coroutines
 
 
 class Observed:
-    """A function of which we know the calls: what it was, and what was put around it, outermost last."""
+    """An observed function: its own code, and the layers around it, outermost last."""
 
     __slots__ = ("_ours", "function", "layers", "name", "own_closure", "own_code", "owner")
 
@@ -40,7 +40,7 @@ class Observed:
         """Put all layers around the original, or restore it if there are none."""
         function = self.function
         if function.__code__ is not self._ours:
-            return  # somebody else's doing since then
+            return  # somebody else has changed it since
         if not self.layers:
             _core.exchange_code(function, self.own_code, self.own_closure)
             self._ours = self.own_code
@@ -51,10 +51,10 @@ class Observed:
             if isinstance(call, _core.ObservedCall):
                 continue  # compilers cannot look into it
             compiled = call if compiled is below else around(compiled)
-            safely(out_of_sight, call)
-        door = _door(self.own_code, call, compiled)
-        safely(out_of_sight, door)
-        _core.exchange_code(function, door.__code__, door.__closure__)
+            safely(hide_from_dynamo, call)
+        trampoline = _trampoline(self.own_code, call, compiled)
+        safely(hide_from_dynamo, trampoline)
+        _core.exchange_code(function, trampoline.__code__, trampoline.__closure__)
         self._ours = function.__code__
 
     def _original(self) -> Callable[..., Any]:
@@ -77,10 +77,10 @@ class Patches:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
-        self._round = 0  # how often all was undone
+        self._undo_count = 0
 
     def around(self, owner: Any, name: str, around: Around) -> None:
-        """Have every call of the function `owner.name` go through `around(original)`."""
+        """Make every call of the function `owner.name` go through `around(original)`."""
         function = _function(owner, name)
         seen = observed.get(id(function))
         if seen is None:
@@ -96,8 +96,8 @@ class Patches:
 
         self._undo.append(undo)
 
-    def instead(self, owner: type, name: str, around: Around) -> None:
-        """Replace a method of a class that another compiler made, so that it has no code to exchange."""
+    def replace_method(self, owner: type, name: str, around: Around) -> None:
+        """Replace a method that has no code to exchange, because another compiler (Cython) made the class."""
         import functools  # noqa: PLC0415 - only where torch is in use
 
         original = vars(owner)[name]
@@ -118,7 +118,7 @@ class Patches:
         plain: tuple[type, ...],
         uninteresting: type,
     ) -> None:
-        """Tell `observer` about calls of a method written in C (`_core.watch_method` says about which)."""
+        """Notify `observer` of calls of a method written in C (of which ones, see `_core.watch_method`)."""
         descriptor = getattr(owner, name)
         if not _core.watch_method(descriptor, observer, plain, uninteresting):
             raise TypeError(f"{owner.__name__}.{name} is called in an unknown way")
@@ -133,21 +133,21 @@ class Patches:
 
     def when_imported(self, name: str, install: Callable[[ModuleType, Patches], None]) -> None:
         """Call `install(module, self)` once `name` has been imported, unless all is undone by then."""
-        round_ = self._round
+        undo_count = self._undo_count
 
-        def met(module: ModuleType) -> None:
-            if self._round == round_:
+        def callback(module: ModuleType) -> None:
+            if self._undo_count == undo_count:
                 install(module, self)
 
-        when_imported(name, met)
+        when_imported(name, callback)
 
-    def later(self, undo: Callable[[], None]) -> None:
+    def on_undo(self, undo: Callable[[], None]) -> None:
         """Register another undo action."""
         self._undo.append(undo)
 
-    def take_back(self) -> None:
-        """Undo all, newest first."""
-        self._round += 1
+    def undo_all(self) -> None:
+        """Undo everything, newest first."""
+        self._undo_count += 1
         while self._undo:
             try:
                 self._undo.pop()()
@@ -156,7 +156,7 @@ class Patches:
 
 
 def _function(owner: Any, name: str) -> FunctionType:
-    """The function itself, without what binds it; a class may have inherited it."""
+    """The plain function, unbound; a class may have inherited it."""
     found = None
     for each in getattr(owner, "__mro__", (owner,)):
         if name in vars(each):
@@ -165,14 +165,14 @@ def _function(owner: Any, name: str) -> FunctionType:
     function: Any = getattr(found, "__func__", found)
     plain = type(function) is type(_function) and not function.__code__.co_flags & _NOT_PLAIN
     if not plain:
-        raise TypeError(f"{getattr(owner, '__name__', owner)}.{name} is no plain function")
+        raise TypeError(f"{getattr(owner, '__name__', owner)}.{name} is not a plain function")
     return function  # type: ignore[no-any-return]
 
 
-def _door(code: CodeType, call: Callable[..., Any], compiled: Callable[..., Any]) -> FunctionType:
-    """A function with the parameters of `code`, all of which it hands to `call`; in a graph, to `compiled`.
+def _trampoline(code: CodeType, call: Callable[..., Any], compiled: Callable[..., Any]) -> FunctionType:
+    """A function that takes the parameters of `code` and passes them to `call`; in a graph, to `compiled`.
 
-    It claims to be where `code` is: for tracebacks, `inspect.getsource`, compilers that decide by the file.
+    Its file and line are those of `code`: for tracebacks, `inspect.getsource`, compilers that go by the file.
     """
     names = code.co_varnames
     positional, end = list(names[: code.co_argcount]), code.co_argcount + code.co_kwonlyargcount
@@ -193,28 +193,27 @@ def _door(code: CodeType, call: Callable[..., Any], compiled: Callable[..., Any]
     while any(name.startswith(prefix) for name in names):
         prefix += "_"
     ours = f"{prefix}call"
-    if call is not compiled:  # compilers know the answer to be true, and look into that branch only
+    if call is not compiled:  # Dynamo folds this to True and traces only that branch
         ours = f"({prefix}compiled if {prefix}compiling() else {ours})"
     source = (
         f"def outer({prefix}call, {prefix}compiled, {prefix}compiling):\n"
-        f" def door({', '.join(parameters)}): return {ours}({', '.join(arguments)})\n"
-        f" return door"
+        f" def trampoline({', '.join(parameters)}): return {ours}({', '.join(arguments)})\n"
+        f" return trampoline"
     )
     made: dict[str, Any] = {}
     exec(compile(source, code.co_filename, "exec", dont_inherit=True), made)  # noqa: S102
     compiling = None if call is compiled else sys.modules["torch"].compiler.is_dynamo_compiling
-    door: FunctionType = made["outer"](call, compiled, compiling)
-    door.__code__ = door.__code__.replace(
+    trampoline: FunctionType = made["outer"](call, compiled, compiling)
+    trampoline.__code__ = trampoline.__code__.replace(
         co_name=code.co_name, co_qualname=code.co_qualname, co_firstlineno=code.co_firstlineno
     )
-    return door
+    return trampoline
 
 
-def out_of_sight(function: Any) -> None:
-    """Keep torch's compiler from compiling a function of ours for itself, as it does with the user's.
+def hide_from_dynamo(function: Any) -> None:
+    """Keep Dynamo from compiling a function of ours on its own, as it would a function of the user's.
 
-    Inside a graph it is still looked through. Torch's own functions, whose calls pass through ours, are on
-    the compiler's list of what not to compile.
+    Inside a graph it is still inlined. Torch's own functions, which call ours, are on Dynamo's skip list.
     """
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     compiler: Any = sys.modules.get("torch._C._dynamo.eval_frame")
@@ -227,19 +226,19 @@ def out_of_sight(function: Any) -> None:
         compiler.skip_code(code)
 
 
-# --- Acting when a module has been imported, without importing it
+# --- Callbacks for when a module has been imported
 
-_awaited: dict[str, list[Met]] = {}
+_callbacks: dict[str, list[ImportCallback]] = {}
 
 
 class _Watcher:
-    """Ignores every import except the awaited ones, and acts when such a module is ready."""
+    """An import hook that calls what waits for a module once that is ready, and ignores all others."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
-        """The spec of an awaited module, whose execution ends with what waits for it."""
-        if name not in _awaited:
+        """The spec of a module that is waited for; its execution ends with the callbacks."""
+        if name not in _callbacks:
             return None
-        from importlib.util import find_spec  # noqa: PLC0415 - programs that never come here do not pay
+        from importlib.util import find_spec  # noqa: PLC0415 - most programs never get here
 
         sys.meta_path.remove(self)
         try:
@@ -252,10 +251,10 @@ class _Watcher:
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            # The loader may be shared, or asked again to reload.
+            # The loader may be shared, or used again to reload.
             vars(loader).pop("exec_module", None)
             execute(module)
-            _meet(name, module)
+            _run_callbacks(name, module)
 
         if hasattr(loader, "__dict__"):
             loader.exec_module = exec_module  # type: ignore[method-assign]
@@ -265,55 +264,55 @@ class _Watcher:
 _watcher = _Watcher()
 
 
-def when_imported(name: str, met: Met) -> None:
-    """Call `met(module)` when `name` has been imported: now, or after its first import."""
+def when_imported(name: str, callback: ImportCallback) -> None:
+    """Call `callback(module)` when `name` has been imported: now, or after its first import."""
     module = sys.modules.get(name)
-    if module is not None and not half_made(module):
-        _call(met, module)
+    if module is not None and not is_being_imported(module):
+        _call(callback, module)
         return
-    _awaited.setdefault(name, []).append(met)
+    _callbacks.setdefault(name, []).append(callback)
     if _watcher not in sys.meta_path:
         sys.meta_path.insert(0, _watcher)
 
 
 def stop_waiting() -> None:
-    """Nobody waits for a module any more."""
-    _awaited.clear()
-    _leave()
+    """Stop waiting for all modules."""
+    _callbacks.clear()
+    _remove_watcher()
 
 
-def _leave() -> None:
+def _remove_watcher() -> None:
     if _watcher in sys.meta_path:
         sys.meta_path.remove(_watcher)
 
 
-def half_made(module: ModuleType) -> bool:
+def is_being_imported(module: ModuleType) -> bool:
     """Whether it is being imported."""
     return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
-def _meet(name: str, module: ModuleType) -> None:
-    while name in _awaited:  # who is met now may wait for the same module again: it is still being imported
-        for met in _awaited.pop(name):
-            _call(met, module)
-    if not _awaited:
-        _leave()
+def _run_callbacks(name: str, module: ModuleType) -> None:
+    while name in _callbacks:  # a callback may wait for the same module again: it is still being imported
+        for callback in _callbacks.pop(name):
+            _call(callback, module)
+    if not _callbacks:
+        _remove_watcher()
 
 
-def _call(met: Met, module: ModuleType) -> None:
+def _call(callback: ImportCallback, module: ModuleType) -> None:
     try:
-        met(module)
+        callback(module)
     except Exception as error:  # the program's import must not fail because of us
         _messages.always(f"auto: {module.__name__} is not watched: {type(error).__name__}: {error}")
 
 
-# --- Our own mistakes inside the program
+# --- Our own errors inside the program
 
 _failures: set[str] = set()
 
 
 def safely(call: Callable[..., Any], *args: Any) -> Any:
-    """Do our own work inside the program's: an error in it costs one line, not the program."""
+    """Call our own code inside the program: an error in it is reported once and does not propagate."""
     try:
         return call(*args)
     except Exception as error:
@@ -322,7 +321,7 @@ def safely(call: Callable[..., Any], *args: Any) -> Any:
 
 
 def failed(where: object, error: Exception) -> None:
-    """One line, once. Where every step passes, the `try` stands in place: `safely` is a call more."""
+    """Report an error once, in one line. Code that runs in every step has its own `try`, to save a call."""
     what = f"{where}: {type(error).__name__}: {error}"
     if what not in _failures:
         _failures.add(what)

@@ -8,7 +8,6 @@ program runs, without the interpreter's lock.
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 import sys
 import sysconfig
@@ -21,16 +20,16 @@ from typing import Any
 
 from dftracer import _core, metrics
 from dftracer._core import AutoEvent, Training, training
+from dftracer._session import at_child_exit
 from dftracer.python import ai
-from dftracer.torch.hang import rest_at_forks
-from dftracer.torch.patches import Patches, out_of_sight, safely
+from dftracer.torch.hang import pause_threads_around_fork
+from dftracer.torch.patches import Patches, hide_from_dynamo, safely
 
-ALL_INSIDE = -1  # `Training.scaling`, instead of one optimizer: all that step now are parts of one step
-
-# --- The kinds of automatic events: a manual annotation suppresses the matching automatic event
+ANY_OPTIMIZER = -1  # as `Training.scaling`: every optimizer step now belongs to one step
 
 now = _core.time_ns
 
+# --- The kinds of automatic events: a manual annotation suppresses the matching automatic event
 
 _fetch, _pipeline = ai.dataloader.fetch, ai.pipeline
 
@@ -59,10 +58,10 @@ EVALUATE = AutoEvent("evaluate", "pipeline", (_pipeline.evaluate, _pipeline.test
 EVENTS = [each for each in globals().values() if isinstance(each, AutoEvent)]
 
 
-def begin_anew() -> None:
+def forget_annotations() -> None:
     """Ignore manual annotations made until now."""
     for event in EVENTS:
-        event.begin_anew()
+        event.forget_annotations()
 
 
 # --- The rule
@@ -77,12 +76,12 @@ class Pass(_core.LoaderPass):
     __slots__ = ("__weakref__",)
 
     def of_iterator(self, iterator: Any) -> None:
-        """The iterator whose pass it is; neither it nor its workers' pipes are kept alive by that."""
+        """Set the iterator of this pass, without keeping it or its workers' pipes alive."""
         self.iterator = weakref.ref(iterator)
         self.has_workers = getattr(iterator, "_workers", None) is not None
 
     def follow(self, iterator: Any) -> None:
-        """The same, and know when the program lets go of it: the end of a loop that was left early."""
+        """The same, and note when the program drops it: a loop that breaks early ends there."""
         self.of_iterator(iterator)
         seen = weakref.ref(self)
 
@@ -107,49 +106,49 @@ def install(torch: ModuleType, patches: Patches) -> None:
         EPOCH,
         EVALUATE,
     )
-    _core.step_rule(events, torch.is_grad_enabled, _make, vars(torch.compiler))
-    rest_at_forks()
-    _core.sample_own_code(_not_the_programs())
-    safely(out_of_sight, _make)
+    _core.step_rule(events, torch.is_grad_enabled, _new_training, vars(torch.compiler))
+    pause_threads_around_fork()
+    _core.sample_own_code(_library_prefixes())
+    safely(hide_from_dynamo, _new_training)
     _core.mute_models(False)
     watch_models(torch, patches)
 
 
 def watch_models(torch: ModuleType, patches: Patches) -> None:
-    """Know of the calls of models, whichever class they have."""
+    """Watch the calls of models of any class."""
     module: Any = torch.nn.Module
     _core.watch_models(module)
-    patches.later(_core.unwatch_models)
+    patches.on_undo(_core.unwatch_models)
 
     def init_subclass(cls: type[Any], /, **kwargs: Any) -> None:
         super(module, cls).__init_subclass__(**kwargs)
         _core.watch_model_type(cls)
 
-    safely(out_of_sight, init_subclass)
+    safely(hide_from_dynamo, init_subclass)
     if "__init_subclass__" not in vars(module):
         module.__init_subclass__ = classmethod(init_subclass)
-        patches.later(functools.partial(_take_away, module, "__init_subclass__", init_subclass))
+        patches.on_undo(functools.partial(_remove_method, module, "__init_subclass__", init_subclass))
 
 
-def _take_away(owner: Any, name: str, function: Any) -> None:
+def _remove_method(owner: Any, name: str, function: Any) -> None:
     if getattr(vars(owner).get(name), "__func__", None) is function:
         delattr(owner, name)
 
 
 # Detail inside the model, on request: `compute/forward.<class>` for every module that is called. The calls
 # are seen where those of models are (native/module/model_calls.hpp). A hook of torch would switch off its
-# fastest path and change compiled graphs, which are left alone.
+# fastest path and change compiled graphs.
 
 
 def install_modules(torch: ModuleType, patches: Patches) -> None:
     """Watch every module's forward."""
     watch_models(torch, patches)
     _core.record_modules(True)
-    patches.later(functools.partial(_core.record_modules, False))
+    patches.on_undo(functools.partial(_core.record_modules, False))
 
 
 class modules:  # noqa: N801 - used as a word: `with modules():`
-    """Watch modules for the time of a block."""
+    """Watch modules inside a block."""
 
     def __init__(self) -> None:
         self._patches = Patches()
@@ -159,11 +158,11 @@ class modules:  # noqa: N801 - used as a word: `with modules():`
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._patches.take_back()
+        self._patches.undo_all()
 
 
 def install_compiled(module: ModuleType, patches: Patches) -> None:
-    """Functions that `torch.compile` made call models inside their graphs: each of them counts as one."""
+    """A function that `torch.compile` made calls models inside its graph: it counts as one model itself."""
     original = getattr(module, "_maybe_set_eval_frame", None)
     if original is None:
         return
@@ -174,57 +173,49 @@ def install_compiled(module: ModuleType, patches: Patches) -> None:
         if vars(module).get("_maybe_set_eval_frame") is watching:
             vars(module)["_maybe_set_eval_frame"] = original
 
-    patches.later(undo)
+    patches.on_undo(undo)
 
 
-def _not_the_programs() -> tuple[str, ...]:
+def _library_prefixes() -> tuple[str, ...]:
     """Directories of the standard library and of this package."""
     library = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
     return (*(f"{each}/" for each in sorted(library) if each), f"{Path(__file__).parents[1]}/")
 
 
-def _make() -> Training:
+def _new_training() -> Training:
     """The training of a thread that has none yet."""
     # The autograd engine has threads of its own, on which an optimizer in backward steps.
     found = next((each for each in _all if each.in_backward), None)
     if found is None:
         if not _all:
-            _finish_at_exit()
+            at_child_exit(finish_all, 0)
             safely(metrics.training_begins)
         main = threading.current_thread() is threading.main_thread()
         found = Training(main)
         _all.append(found)
         if not main:
-            _local.leaving = _Leaving(found)
+            _local.at_thread_end = _FinishWithThread(found)
     return found
 
 
-class _Leaving:
-    """Goes when its thread does, and closes what that has open: Ray kills a process soon after."""
+class _FinishWithThread:
+    """Dies with its thread and closes what the thread has open: Ray kills a process soon after."""
 
-    __slots__ = ("_of", "_thread")
+    __slots__ = ("_thread", "_training_state")
 
-    def __init__(self, of: Training) -> None:
-        self._of = of
+    def __init__(self, training_state: Training) -> None:
+        self._training_state = training_state
         self._thread = os.getpid(), threading.get_ident()
 
     def __del__(self, pid: Any = os.getpid, ident: Any = threading.get_ident) -> None:
-        if self._thread == (pid(), ident()):  # not the copy that a forked child throws away
-            safely(_leave, self._of)
+        if self._thread == (pid(), ident()):  # not the copy in a forked child
+            safely(_finish_thread, self._training_state)
 
 
-def _leave(of: Training) -> None:
-    of.finish()
-    if of in _all:
-        _all.remove(of)
-
-
-def _finish_at_exit() -> None:
-    """Processes of multiprocessing leave without `atexit`."""
-    process: Any = sys.modules.get("multiprocessing.process")
-    if process is not None and process.parent_process() is not None:
-        util = importlib.import_module("multiprocessing.util")
-        util.Finalize(None, finish_all, exitpriority=0)
+def _finish_thread(training_state: Training) -> None:
+    training_state.finish()
+    if training_state in _all:
+        _all.remove(training_state)
 
 
 def finish_all(error: str | None = None) -> None:
@@ -241,23 +232,23 @@ def forget_all() -> None:
 
 
 def forget_this() -> None:
-    """What this thread has done so far was no training."""
-    here = training()
-    if here in _all and not here.backwards:
-        _all.remove(here)
+    """What this thread has done so far was not training."""
+    training_state = training()
+    if training_state in _all and not training_state.backwards:
+        _all.remove(training_state)
         _core.forget_training()
 
 
 def evaluating(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function of a framework, its time accounted as evaluation."""
+    """A framework's function, wrapped so that its time counts as evaluation."""
 
     @functools.wraps(original)
     def evaluate(*args: Any, **kwargs: Any) -> Any:
-        here = training()
-        safely(here.evaluation_begins)
+        training_state = training()
+        safely(training_state.evaluation_begins)
         try:
             return original(*args, **kwargs)
         finally:
-            safely(here.evaluation_ends)
+            safely(training_state.evaluation_ends)
 
     return evaluate

@@ -1,9 +1,7 @@
-"""Looking at the tensors of a batch without touching them, and at their copies between devices.
+"""Inspects the tensors of a batch without running the program's code, and observes copies between devices.
 
-Only what torch and Python themselves define is asked: plain tensors and parameters, and exact dicts, lists
-and tuples around them. A subclass of any of these is the program's own: its properties and methods may do
-anything. Modes of `__torch_function__` would be called for every question about a plain tensor, so that they
-are closed meanwhile.
+Only plain tensors and parameters, and exact dicts, lists and tuples around them, are inspected, with
+`__torch_function__` modes off: subclasses and modes run the program's own code, which may do anything.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ _nothing = nullcontext()
 
 
 def plain_types() -> tuple[type, ...]:
-    """The types of tensors that may be asked; torch is there."""
+    """The types of tensors that may be inspected; torch is imported by now."""
     global _plain  # noqa: PLW0603 - known after the first time
     if not _plain:
         torch = sys.modules["torch"]
@@ -35,8 +33,8 @@ def plain_types() -> tuple[type, ...]:
     return _plain
 
 
-def unseen() -> AbstractContextManager[Any]:
-    """Questions about tensors inside it are not seen by modes of the program."""
+def without_modes() -> AbstractContextManager[Any]:
+    """Inside it, inspecting tensors does not call the program's modes."""
     native: Any = sys.modules["torch"]._C
     context: AbstractContextManager[Any] = (
         native.DisableTorchFunction() if native._len_torch_function_stack() else _nothing
@@ -67,7 +65,7 @@ def size_of(value: Any) -> tuple[int, str | None]:
     tensors = tensors_in(value, sys.maxsize)
     if not tensors:
         return 0, None
-    with unseen():
+    with without_modes():
         size = sum(each.numel() * each.element_size() for each in tensors)
         return int(size), str(tensors[0].dtype).removeprefix("torch.")
 
@@ -76,7 +74,7 @@ def size_of(value: Any) -> tuple[int, str | None]:
 
 
 def install_transfers(torch: ModuleType, patches: Patches) -> None:
-    """Watch `Tensor.to` and `Tensor.cuda`; a call that gives another dtype only is passed on at once."""
+    """Watch `Tensor.to` and `Tensor.cuda`; a call that only changes the dtype is passed on at once."""
     native: Any = torch._C
     after = _core.after_copy(
         TRANSFER, native._len_torch_function_stack, native.DisableTorchFunction, partial(failed, "transfer")
@@ -93,7 +91,7 @@ def install_pinning(module: ModuleType, patches: Patches) -> None:
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def pin_memory(*args: Any, **kwargs: Any) -> Any:
-            if getattr(_pinning, "inside", False):  # it goes through a batch by calling itself
+            if getattr(_pinning, "inside", False):  # it walks a batch recursively
                 return original(*args, **kwargs)
             _pinning.inside = True
             start = now()

@@ -21,9 +21,9 @@ from dftracer.view.run import Run, Window
 
 
 _SLACK_NS = 1000
-_MOST_CHILDREN = 100
+_MAX_CHILDREN = 100
 _DEEPER = 4
-_MOST_LOOKED_AT = 2000
+_MAX_LOOKED_AT = 2000
 _HIDDEN = {"id", "pid", "tid", "ts", "dur", "p_idx", "level"}
 
 
@@ -75,11 +75,11 @@ def children_of(part: Part, span: int) -> Ints:
             break
         low, high = part.row_span(below)
         a, b = np.searchsorted(part.start[low:high], (int(part.start[span]), int(part.end[span])))
-        if b - a > _MOST_LOOKED_AT and below > row + 1:
+        if b - a > _MAX_LOOKED_AT and below > row + 1:
             break
         inside = range(low + int(a), low + int(b))
         found += (
-            inside if b - a > _MOST_LOOKED_AT else (s for s in inside if parents_of(part, s)[:1] == [span])
+            inside if b - a > _MAX_LOOKED_AT else (s for s in inside if parents_of(part, s)[:1] == [span])
         )
     result: Ints = np.array(found, np.int64)
     return result
@@ -107,7 +107,7 @@ def event_details(run: Run, part: int, span: int) -> dict[str, Any]:
         raise KeyError(f"no event {span}")
     out = brief(run, part, span)
     inside = children_of(p, span)
-    longest = inside[np.argsort(-(p.end[inside] - p.start[inside]), kind="stable")][:_MOST_CHILDREN]
+    longest = inside[np.argsort(-(p.end[inside] - p.start[inside]), kind="stable")][:_MAX_CHILDREN]
     path = int(p.path[span])
     out.update(
         path=None if path < 0 else p.paths[path],
@@ -149,7 +149,7 @@ def _device_side(
             kernels += p.launch_to[first:last].tolist()
     return (
         None if found is None else brief(run, part, found),
-        [brief(run, part, k) for k in sorted(kernels, key=lambda k: int(p.start[k]))[:_MOST_CHILDREN]],
+        [brief(run, part, k) for k in sorted(kernels, key=lambda k: int(p.start[k]))[:_MAX_CHILDREN]],
     )
 
 
@@ -206,7 +206,7 @@ def _row_args(chunk: Chunk, row: int) -> dict[str, Any]:
 # --- What leads to what: a launch to its kernel, items to their batch, a batch to the waiting step
 
 
-_MOST_ARROWS = 64
+_MAX_ARROWS = 64
 _End = tuple[int, int]  # part and span
 
 
@@ -280,7 +280,7 @@ def flows_of(run: Run, part: int, span: int) -> list[dict[str, Any]]:
             if end not in seen and kind in ("item", "batch"):
                 seen.add(end)
                 edges.update(dict.fromkeys(_edges(run, *end)))
-    return [_arrow(run, *edge) for edge in list(edges)[: 4 * _MOST_ARROWS]]
+    return [_arrow(run, *edge) for edge in list(edges)[: 4 * _MAX_ARROWS]]
 
 
 def _arrow(run: Run, kind: str, source: _End, target: _End) -> dict[str, Any]:
@@ -376,7 +376,7 @@ def _row(run: Run, end: _End) -> int:
 # --- The events of a window as a list, for readers who cannot use the picture
 
 
-_MOST_LISTED = 200
+_MAX_LISTED = 200
 
 
 def list_events(run: Run, window: Window, rows: list[int], hidden: frozenset[str]) -> dict[str, Any]:
@@ -399,14 +399,14 @@ def list_events(run: Run, window: Window, rows: list[int], hidden: frozenset[str
             spans = spans[visible[part.pair[first:last]]]
         total += int(spans.size)
         length = part.end[spans] - part.start[spans]
-        if spans.size > _MOST_LISTED:
-            best = np.argpartition(-length, _MOST_LISTED)[:_MOST_LISTED]
+        if spans.size > _MAX_LISTED:
+            best = np.argpartition(-length, _MAX_LISTED)[:_MAX_LISTED]
             spans, length = spans[best], length[best]
         lengths.append(length)
         places.append((p, spans))
     if not places:
         return {"total": 0, "events": []}
-    order = np.argsort(-np.concatenate(lengths), kind="stable")[:_MOST_LISTED]
+    order = np.argsort(-np.concatenate(lengths), kind="stable")[:_MAX_LISTED]
     parts = np.concatenate([np.full(s.size, p) for p, s in places])
     spans = np.concatenate([s for _, s in places])
     events = [brief(run, int(parts[i]), int(spans[i])) for i in order.tolist()]
@@ -417,10 +417,10 @@ def list_events(run: Run, window: Window, rows: list[int], hidden: frozenset[str
 
 
 _NUMBER = re.compile(r"^\s*([a-z_]+)\s*[=:]\s*(-?\d+)\s*$")
-_MOST_HITS = 500
+_MAX_HITS = 500
 
 
-def search(run: Run, text: str, most: int = _MOST_HITS) -> dict[str, Any]:
+def search(run: Run, text: str, most: int = _MAX_HITS) -> dict[str, Any]:
     """Events whose name, category or path contains the text, in chronological order."""
     wanted = text.casefold()
     hits: list[tuple[int, int, int]] = []
@@ -448,7 +448,7 @@ def _first(part: Part, number: int, at: Ints, most: int) -> list[tuple[int, int,
     return [(int(part.start[s]), number, int(s)) for s in at.tolist()]
 
 
-def search_args(run: Run, text: str, threads: int, most: int = _MOST_HITS) -> dict[str, Any]:
+def search_args(run: Run, text: str, threads: int, most: int = _MAX_HITS) -> dict[str, Any]:
     """Events whose arguments contain the text (or `key=number`): this reads the files once more."""
     hits: list[tuple[int, int, int]] = []
     total = 0

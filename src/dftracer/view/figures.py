@@ -23,7 +23,7 @@ from dftracer.view.run import Run, Window
 # --- A range of time: its ledger, its statistics, its files
 
 
-_MOST = 200
+_MAX = 200
 _READ, _WRITE = KIND_INDEX["read"], KIND_INDEX["write"]
 
 
@@ -122,7 +122,7 @@ def _statistics(run: Run, rows: list[pl.DataFrame]) -> dict[str, Any]:
     )
     keys: list[tuple[str, str, int]] = run.memo["pairs"]
     names = []
-    for row in table.head(_MOST).to_dicts():
+    for row in table.head(_MAX).to_dicts():
         cat, name, kind = keys[row.pop("key")]
         names.append({"cat": cat, "name": name, "kind": KINDS[kind], **row})
     return {"names": names, "names_total": table.height, "events": int(ordered["n"].sum())}
@@ -162,7 +162,7 @@ def _files(run: Run, rows: list[pl.DataFrame]) -> dict[str, Any]:
         .sort("ns", "name", descending=[True, False])
     )
     columns = ("path", "calls", "total", "read", "written")
-    files = [dict(zip(columns, row, strict=True)) for row in table.head(_MOST).iter_rows()]
+    files = [dict(zip(columns, row, strict=True)) for row in table.head(_MAX).iter_rows()]
     return {"files": files, "files_total": table.height}
 
 

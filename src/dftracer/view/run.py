@@ -247,11 +247,11 @@ def find_lanes(parts: list[Part]) -> list[Lane]:
     _number_workers(processes, parts)
     lanes = [lane for p in processes for lane in _lanes_of(p, parts)]
     lanes.sort(key=lambda lane: lane.order)
-    _tell_apart(lanes)
+    _disambiguate(lanes)
     return lanes
 
 
-def _tell_apart(lanes: list[Lane]) -> None:
+def _disambiguate(lanes: list[Lane]) -> None:
     """Each epoch may start new workers with the same numbers as the old ones: those get their pid."""
     count = Counter((lane.group, lane.label) for lane in lanes)
     for lane in lanes:

@@ -80,7 +80,7 @@ def serve(session: Session, port: int, show: bool, quiet: bool = False) -> None:
     )
     print(url, flush=True)
     if not quiet:
-        print("Ctrl-C ends it.", file=sys.stderr, flush=True)
+        print("Press Ctrl-C to stop.", file=sys.stderr, flush=True)
     session.start()
     if show and _has_browser():
         webbrowser.open(url)
@@ -195,8 +195,8 @@ async def _refuse(send: Any, reason: str) -> None:
 
 
 _WIDEST = 8192
-_MOST_ROWS = 20_000
-_MOST_ARROWS = 400
+_MAX_ROWS = 20_000
+_MAX_ARROWS = 400
 
 
 def make_app(session: Session, token: str) -> Starlette:
@@ -281,12 +281,12 @@ def _numbers(request: Request, key: str) -> list[int]:
     for piece in request.query_params.get(key, "").split(","):
         first, dash, last = piece.partition("-")
         if dash:
-            out += range(int(first), min(int(last), int(first) + _MOST_ROWS) + 1)
+            out += range(int(first), min(int(last), int(first) + _MAX_ROWS) + 1)
         elif piece:
             out.append(int(piece))
-        if len(out) >= _MOST_ROWS:
+        if len(out) >= _MAX_ROWS:
             break
-    return list(dict.fromkeys(out[:_MOST_ROWS]))
+    return list(dict.fromkeys(out[:_MAX_ROWS]))
 
 
 def _hidden(request: Request) -> frozenset[str]:
@@ -370,7 +370,7 @@ def _flame(session: Session, request: Request) -> Any:
 
 def _flows(session: Session, request: Request) -> Any:
     rows = _numbers(request, "rows")
-    return flows_between(_run(session, request), _window(request), rows, _MOST_ARROWS)
+    return flows_between(_run(session, request), _window(request), rows, _MAX_ARROWS)
 
 
 def _list(session: Session, request: Request) -> Any:
@@ -402,7 +402,7 @@ _ANSWERS: dict[str, Callable[[Session, Request], Any]] = {
 # --- What the server shows: runs read in the background, repeatedly while a job is followed
 
 
-_LEAST_WAIT_S = 1.0
+_MIN_WAIT_S = 1.0
 _WAIT_FACTOR = 4  # reading again takes at most a fifth of one core
 
 
@@ -477,7 +477,7 @@ class Session:
             self._find_steps(shown)
         while self.follow:
             took = time.monotonic() - began
-            if self._stop.wait(max(_LEAST_WAIT_S, _WAIT_FACTOR * took)):
+            if self._stop.wait(max(_MIN_WAIT_S, _WAIT_FACTOR * took)):
                 return
             began = time.monotonic()
             for shown in self.shown:

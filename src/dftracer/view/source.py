@@ -17,8 +17,9 @@ import numpy as np
 from dftracer._packages import MissingExtra
 from dftracer.analyze.analysis import units_of
 from dftracer.analyze.device.profiler_rows import read_torch_files
+from dftracer.format.trace_names import NoTraces
 from dftracer.live import LiveFile, Recent, look, whole_copy
-from dftracer.load.find import NoTraces, find_torch_files, recover
+from dftracer.load.find import find_torch_files, recover, user_caches
 from dftracer.load.process import ProcessInfo, run_identity
 from dftracer.load.trace import Trace
 from dftracer.report.moment import take_frame
@@ -114,7 +115,10 @@ class Source:
         if self._cache:
             make_room()
         if not any(len(p) for p in parts):
-            raise NoTraces(f"{self.paths[0]} contains no events yet: nothing was recorded")
+            raise NoTraces(
+                f"{self.paths[0]} contains no events to draw: nothing was recorded yet, or only sums of calls,"
+                " which `dftracer report` shows"
+            )
         return Run(self.title, parts, run_identity(self.trace.processes))
 
     def _part(self, unit: list[ProcessInfo], progress: Callable[[int], None] | None) -> list[Part]:
@@ -246,13 +250,13 @@ class FollowedSource(Source):
 VERSION = 5
 _MAGIC = b"dftracer view 1\n"
 _ALIGN = 64
-_MOST_BYTES = 16 << 30  # of all cached parts; the least recently used are deleted first
+_MAX_BYTES = 16 << 30  # of all cached parts; the least recently used are deleted first
 _SUFFIX = ".dfv"
 
 
 def cache_folder() -> Path:
     """Where parts are kept."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    base = user_caches()
     return base / "dftracer" / "view"
 
 
@@ -350,7 +354,7 @@ def make_room() -> None:
                 kept.append((entry.stat().st_mtime, entry.stat().st_size, entry.path))
     total = sum(size for _, size, _ in kept)
     for _, size, path in sorted(kept):
-        if total <= _MOST_BYTES:
+        if total <= _MAX_BYTES:
             break
         with contextlib.suppress(OSError):
             os.unlink(path)

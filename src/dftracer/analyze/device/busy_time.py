@@ -75,7 +75,7 @@ _PHASE_NUMBERS = {
 
 # The time from a launch call to the kernel's start, if the trace does not say: ns.
 _LAUNCH_NS = 10_000
-_LAUNCH_LEAST, _LAUNCH_MOST = 2_000, 20_000
+_LAUNCH_MIN, _LAUNCH_MAX = 2_000, 20_000
 _BRIDGE_NS = 500_000_000  # without profiler steps, a window ends when nothing is recorded for this long
 _TOP_KERNELS = 30
 _TOP_PLACES = 8  # functions, and files, that the host was in
@@ -570,7 +570,7 @@ def _idle_by_class(
     # How long a launch takes here: from the call to the start, if the device was already idle.
     fresh = called & (call >= begin)
     usual = int(np.median((end - call)[fresh])) if fresh.sum() >= 8 else _LAUNCH_NS
-    usual = min(max(usual, _LAUNCH_LEAST), _LAUNCH_MOST)
+    usual = min(max(usual, _LAUNCH_MIN), _LAUNCH_MAX)
     short = followed & (length <= usual)
     cut = np.where(called, np.clip(call, begin, end), end)
     queued = np.minimum(end, np.maximum(cut, call + usual))

@@ -172,7 +172,7 @@ def _notes(job: Job, accounts: dict[int, DeviceAccount]) -> list[str]:
     blind = [n for n, a in accounts.items() if a.idle["unknown"] > 0.1 * a.observed_s]
     if blind:
         out.append(
-            "Waiting for data cannot be told apart from Python, because no loader was found: use a torch"
+            "Waiting for data cannot be distinguished from Python code: no loader was found. Use a torch"
             " DataLoader or annotate the loop with `ai.dataloader.fetch.iter`."
         )
     if not accounts and _names(job):

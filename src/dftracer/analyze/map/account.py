@@ -80,7 +80,7 @@ class Backlog:
     windows: Intervals = EMPTY  # where everything is known: with a profiler, and with calls
     lag: Floats = field(default_factory=lambda: np.empty(0))  # at the last boundary of each step, else NaN
 
-    def tells_of(self, steps: StepTable) -> bool:
+    def observed_in(self, steps: StepTable) -> bool:
         """Whether the device was observed in these steps: it may have been in a warm-up only."""
         first, last = steps.start[:1], steps.end[-1:]
         inside = (self.boundaries >= first) & (self.boundaries < last)

@@ -447,7 +447,7 @@ class _AggregatedCalls:
         histogram = {_whole(k): _whole(n) for k, n in listed.items()} if isinstance(listed, dict) else {}
         return cls(
             int(chunk.ints("ts")[row]),
-            interval_us({"args": args}),
+            interval_us({"args": args}) or chunk.interval_us(int(chunk.ints("pid")[row])),
             calls,
             us,
             shortest,

@@ -18,7 +18,7 @@ import polars as pl
 from dftracer.load._scan import CallSums, DurationSums
 from dftracer.load.chunk import Ints, int32s, int64s, uint32s
 
-_MOST = 1 << 21  # rows before the first check
+_MAX = 1 << 21  # rows before the first check
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(58)  # 1 of 64 times is in the sample
 _FEW = 1024  # if a sample of the times has less than one row in this many, it says nothing
@@ -27,7 +27,7 @@ _FEW = 1024  # if a sample of the times has less than one row in this many, it s
 class Rows:
     """Columns of equal length; one of them is `ts`."""
 
-    def __init__(self, *names: str, most: int = _MOST) -> None:
+    def __init__(self, *names: str, most: int = _MAX) -> None:
         self._names = names
         self._chunks: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in names}
         self._most = self._limit = most

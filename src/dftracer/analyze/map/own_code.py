@@ -18,10 +18,10 @@ from dftracer.load.chunk import Chunk, Ints, int64s
 
 NEITHER, FUNCTION, IO = range(3)
 LONG_US: Final = 50  # a long call takes at least this
-_MOST = 50_000  # long calls that are kept
+_MAX = 50_000  # long calls that are kept
 _COLUMNS = 5  # tid, ts, dur, pair, file
 _CALLS = (CLASSES.index("inherit"), CLASSES.index("process"))
-_LEAST = 0.002  # of all samples: what is less is not drawn
+_MIN = 0.002  # of all samples: what is less is not drawn
 
 
 def _none() -> Ints:
@@ -49,11 +49,11 @@ class WorkRows:
             rows = rows[:, rows[2] >= self.shortest]
         self.parts.append(rows)
         self.held += rows.shape[1]
-        if self.held > 2 * _MOST:
+        if self.held > 2 * _MAX:
             everything = self.taken()
             longest = np.zeros(everything.shape[1], bool)
-            longest[np.argpartition(-everything[2], _MOST)[:_MOST]] = True
-            self.parts, self.held = [everything[:, longest]], _MOST
+            longest[np.argpartition(-everything[2], _MAX)[:_MAX]] = True
+            self.parts, self.held = [everything[:, longest]], _MAX
             self.shortest = int(self.parts[0][2].min())
 
     def taken(self) -> Ints:
@@ -148,7 +148,7 @@ class Samples:
             for frame in filter(None, self.names[i].split(";")):
                 at = at["children"].setdefault(frame, {"name": frame, "seconds": 0.0, "children": {}})
                 at["seconds"] += seconds
-        return _listed(root, root["seconds"] * _LEAST)
+        return _listed(root, root["seconds"] * _MIN)
 
 
 def _listed(node: dict[str, Any], least: float) -> dict[str, Any]:

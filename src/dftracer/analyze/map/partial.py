@@ -54,7 +54,7 @@ from dftracer.analyze.map.steps import (
     phase_marks,
 )
 from dftracer.analyze.map.threads import AWAITED, Batches, Lane, Lanes, by_stage, overlay, profile, strip
-from dftracer.analyze.peers import MeetingRows, Meetings, find_in_stream, find_meetings
+from dftracer.analyze.peers import MeetingRows, Meetings, find_meetings, find_nccl_meetings
 from dftracer.analyze.stages import (
     AI_CATEGORIES,
     CLASSES,
@@ -355,7 +355,7 @@ class _Analyzer:
             whole = (int(steps.start[0]), whole[1])
         cut = self.process.end is None or bool(self.process.end.get("recovered"))
         marks = phase_marks(self.marks, steps.tid, whole, cut)
-        self._tell_life(marks)
+        self._set_lifetime(marks)
         if self.process.rank is None:  # a process that was given its rank after its start
             self.process.rank = self.training_facts.get("rank")
             self.process.world_size = self.training_facts.get("world_size", self.process.world_size)
@@ -376,7 +376,7 @@ class _Analyzer:
             (int(t), int(t + d), int(e)) for t, d, e in zip(epochs[1], epochs[2], epochs[4], strict=True)
         ]
         present = [c for c in range(len(CLASSES)) if (cls == c).any()]
-        _note_what_is_seen(out, present)
+        _note_visible_stages(out, present)
         out.blocked = any(self.marks.of(kind).shape[1] for kind in ("blocked", "copied"))
         out.compute, out.comm, io_time = (
             union_of_keys(ts, end, cls, _is_one_of(classes)) if {*classes} & {*present} else EMPTY
@@ -412,7 +412,7 @@ class _Analyzer:
         """Whether what came before is gone: the first file is not the first part of its trace."""
         return part_of(self.process.file)[1] > 1
 
-    def _tell_life(self, marks: Marks) -> None:
+    def _set_lifetime(self, marks: Marks) -> None:
         """When the process began and ended, unless only a part of it is looked at."""
         process = self.process
         marks.part = process.facts.get(MADE_BY) == SLICE
@@ -463,7 +463,7 @@ class _Analyzer:
             out.outside[rest] += total(gaps) - out.outside.sum()
         meetings, synchronised = self.meetings.joined(), self.marks.of("blocked", steps.tid)
         out.meetings = find_meetings(meetings, steps.tid, (start, end, stage), aside, rest)
-        out.in_stream = find_in_stream(meetings, synchronised, (start, end, stage), aside, rest)
+        out.in_stream = find_nccl_meetings(meetings, synchronised, (start, end, stage), aside, rest)
         out.spent = spent((start, end, stage), steps, aside, self._backlog(out), rest)
         window = steps.start[out.spent.first :][:1], steps.end[-1:]
         out.spent.evaluation_us = int(measure(out.phases.evaluation, *window)[0])
@@ -485,7 +485,7 @@ class _Analyzer:
 
     def _backlog(self, out: Partial) -> Backlog:
         """When the device was behind; without figures of the device, as far as calls that blocked tell."""
-        if out.devices is not None and out.devices.backlog.tells_of(out.steps):
+        if out.devices is not None and out.devices.backlog.observed_in(out.steps):
             return out.devices.backlog
         copies, launches = (self.marks.of(kind, out.steps.tid) for kind in ("copied", "graph"))
         return backlog_of_calls(copies, launches, out.steps)
@@ -514,7 +514,7 @@ class _Analyzer:
         return named
 
 
-def _note_what_is_seen(out: Partial, present: list[int]) -> None:
+def _note_visible_stages(out: Partial, present: list[int]) -> None:
     """Which stages the events show, and whether the parts of compute are named; `present`: classes."""
     named = {CLASSES.index(c) for c in ("forward", "backward", "update", "optimizer", "model_op")}
     out.unnamed_compute = _ANY_COMPUTE in present and not named & set(present)

@@ -41,8 +41,8 @@ _FACTS = {name: re.compile(rf'"{key}":\s*(\d+)') for name, key in
           (("batch", "batch"), ("worker", "worker"), ("pid", "worker_pid"))}  # fmt: skip
 _FETCH_WAIT = STAGE_INDEX["fetch_wait"]
 _PROFILE, _STRIP = 4096, 1536  # how finely a thread is drawn
-_LEAST = 0.01  # of a step's time: shorter waits are ignored
-_MOST_ITEMS, _MOST_FILES = 5, 5  # of a batch that was waited for
+_MIN = 0.01  # of a step's time: shorter waits are ignored
+_MAX_ITEMS, _MAX_FILES = 5, 5  # of a batch that was waited for
 _TOP_FILES = 50  # of a process, while its rank waited
 
 
@@ -206,7 +206,7 @@ class PackedIntervals:
 
 @dataclass
 class PackedLanes:
-    """Lanes in a third of the memory, for as long as nobody asks them anything."""
+    """Lanes packed into a third of the memory until they are needed."""
 
     rest: Lanes  # all but the times
     lanes: list[PackedIntervals]
@@ -322,7 +322,7 @@ def find_awaited(waits: Ints, starts: Ints, ends: Ints, main_pid: int) -> list[A
     for i in np.argsort(waits[1], kind="stable").tolist():  # the longest comes last and is kept
         ts, dur, batch, worker, pid = (int(v) for v in waits[:, i])
         step = int(np.searchsorted(starts, ts, side="right")) - 1
-        if step < 0 or ts >= ends[step] or dur < _LEAST * (ends[step] - starts[step]):
+        if step < 0 or ts >= ends[step] or dur < _MIN * (ends[step] - starts[step]):
             continue
         found[step] = Awaited(
             step,
@@ -435,11 +435,11 @@ def _trace_batches(
             (batches.item_tid == tid) & (batches.item_ts < ts + dur) & (batches.item_ts >= since)
         )
         start = int(batches.item_ts[mine].min()) if mine.size else ts
-        slowest = mine[np.argsort(-batches.item_dur[mine], kind="stable")][:_MOST_ITEMS]
+        slowest = mine[np.argsort(-batches.item_dur[mine], kind="stable")][:_MAX_ITEMS]
         lo, hi = np.searchsorted(io_ts, (start, ts + dur))
         known = io_file[lo:hi] >= 0
         sums = np.bincount(io_file[lo:hi][known], weights=io_dur[lo:hi][known], minlength=len(paths))
-        read = [f for f in np.argsort(-sums, kind="stable")[:_MOST_FILES].tolist() if sums[f] > 0]
+        read = [f for f in np.argsort(-sums, kind="stable")[:_MAX_FILES].tolist() if sums[f] > 0]
         out[each.step] = {
             "worker": each.worker,
             "pid": each.pid,

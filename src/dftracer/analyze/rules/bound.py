@@ -18,8 +18,8 @@ from dftracer.analyze.thresholds import COMPUTE_ALONE, FEW_STEPS, MAJORITY, MENT
 
 
 @dataclass(frozen=True)
-class Part:
-    """A part of the run. Its share is of the account's time, or, if `of_run`, of the whole run."""
+class Candidate:
+    """A part of the run that may bound it. Its share is of the account's time or, if `of_run`, of the run."""
 
     id: str
     stage: str | None
@@ -34,8 +34,8 @@ class Part:
 
 
 @dataclass
-class View:
-    """The run from the view of the rank on the critical path.
+class JudgedRun:
+    """The run as it is judged: from the point of view of the rank on the critical path.
 
     The account is that rank's too, unless the others lose most of their time waiting for it: then it is that
     of a typical one of them.
@@ -87,7 +87,7 @@ class View:
         return self.rank.account.seconds["host"]
 
 
-def view_of(job: Job) -> View | None:
+def judged_run(job: Job) -> JudgedRun | None:
     """None if there are no steps."""
     rank = job.slowest
     if rank is None:
@@ -100,7 +100,7 @@ def view_of(job: Job) -> View | None:
         typical = others[(len(others) - 1) // 2]
         if typical.account.largest == "peers":
             shown = typical
-    return View(job, rank, shown.account, shown, rank.main.phases.run_us / 1e6, late)
+    return JudgedRun(job, rank, shown.account, shown, rank.main.phases.run_us / 1e6, late)
 
 
 def input_seconds(rank: Rank) -> dict[str, float]:
@@ -164,12 +164,12 @@ def user_events(rank: Rank) -> dict[str, float]:
 
 
 def user_event(rank: Rank) -> str | None:
-    """The one that the main process spent most time in."""
+    """The user-defined event that the main process spent most time in."""
     return next(iter(user_events(rank)), None)
 
 
 def user_words(rank: Rank) -> str | None:
-    """Its name, and that of the next where it is not most of them."""
+    """The name of that event, and of the next one if it takes less than most of their time."""
     events = user_events(rank)
     alone = events and next(iter(events.values())) > MAJORITY
     return " and ".join([*events][: 1 if alone else 2]) or None
@@ -232,14 +232,14 @@ def between_seconds(rank: Rank) -> float:
     return max(0, unnamed - rank.main.phases.unfinished_us) / 1e6
 
 
-def host_stage(v: View) -> str | None:
-    """The stage in which the host computes, or launches, longest; None if the parts have no names."""
+def host_stage(v: JudgedRun) -> str | None:
+    """The stage in which the host computes, or launches, longest; None if the parts are not annotated."""
     host = v.account.host
     worst = max(COMPUTE_STAGES, key=lambda s: round(host[s], 6))
     return None if v.account_rank.main.unnamed_compute or host[worst] <= 0 else worst
 
 
-def _lines(v: View) -> Iterator[Part]:
+def _lines(v: JudgedRun) -> Iterator[Candidate]:
     """The lines of the account under the names of the verdict."""
     a, rank = v.account, v.account_rank
     gpu, whole = uses_device(rank), max(a.whole_s, 1e-9)
@@ -267,36 +267,36 @@ def _lines(v: View) -> Iterator[Part]:
             ident = "unseen"
         if line in {"own_code", "unexplained"} and a.between_of(line) > MAJORITY * seconds:
             seconds -= a.between_of(line)  # most of it lies between steps: that is a part of its own
-        yield Part(ident, stage, seconds, seconds / whole, rank=of)
+        yield Candidate(ident, stage, seconds, seconds / whole, rank=of)
 
 
-def _of_run(v: View) -> Iterator[Part]:
-    """What happens outside of the account's time, or would not be named by a line."""
+def _of_run(v: JudgedRun) -> Iterator[Candidate]:
+    """Parts of the run outside of the account's time, or that no line of it names."""
     phases, a = v.rank.main.phases, v.account
     outside = v.rank.main.outside
     evaluation = phases.evaluation_us / 1e6
     if evaluation > a.seconds["evaluation"]:
-        yield Part("evaluation", None, evaluation, v.of_run(evaluation), True)
+        yield Candidate("evaluation", None, evaluation, v.of_run(evaluation), True)
     compilation = phases.compilation_us / 1e6
-    yield Part("compilation", None, compilation, v.of_run(compilation), True)
+    yield Candidate("compilation", None, compilation, v.of_run(compilation), True)
     s = STAGE_INDEX["checkpoint"]
     after = int(outside[s]) - int(v.rank.main.spent.between[s])
     if after > 0:
         seconds = a.seconds["checkpoint"] + after / 1e6
-        yield Part("checkpoint", "checkpoint", seconds, v.of_run(seconds), True)
+        yield Candidate("checkpoint", "checkpoint", seconds, v.of_run(seconds), True)
     between = between_seconds(v.rank)
-    yield Part("between_steps", between_place(v.rank), between, v.of_run(between), True)
+    yield Candidate("between_steps", between_place(v.rank), between, v.of_run(between), True)
     startup = (phases.startup_us + phases.restarts_us) / 1e6
     unrecorded = phases.unrecorded_us / 1e6
     if unrecorded <= MAJORITY * v.run_s:  # a short run of a program that imports much is not bound by that
         startup -= unrecorded
-    yield Part("startup", startup_stage(v.rank), startup, v.of_run(startup), True)
+    yield Candidate("startup", startup_stage(v.rank), startup, v.of_run(startup), True)
 
 
-def candidates(v: View) -> list[Part]:
+def candidates(v: JudgedRun) -> list[Candidate]:
     """All parts, the most expensive first; of each kind the larger one.
 
-    What the largest line is about stays that line, even if the run has more of it before or after.
+    A part that is the largest line keeps the figures of that line, even if the run has more of it.
     """
     found = {part.id: part for part in _lines(v)}
     for part in _of_run(v):
@@ -310,8 +310,8 @@ def candidates(v: View) -> list[Part]:
 class Bound:
     """The winner, and the others worth mentioning."""
 
-    part: Part
-    beside: tuple[Part, ...]
+    part: Candidate
+    beside: tuple[Candidate, ...]
     compute_share: float  # all of compute, of the account
     steps: int  # of the account
     loading_seen: bool = True  # the wait for data could be seen
@@ -350,12 +350,12 @@ def line_of_part(ident: str) -> str:
     return _LINE_OF.get(ident, ident)
 
 
-def _may_win(v: View, p: Part) -> bool:
+def _may_win(v: JudgedRun, p: Candidate) -> bool:
     """Start-up that happens once is the answer only in a short run."""
     return p.id != "startup" or len(v.rank.main.steps) < SHORT_RUN or repeats(v.rank)
 
 
-def find_bound(v: View | None) -> Bound | None:
+def find_bound(v: JudgedRun | None) -> Bound | None:
     """None if there are too few steps to judge; a profiler's account of the device is exact with any."""
     if v is None or (len(v.rank.main.steps) < FEW_STEPS and not exact_device(v.rank)):
         return None
@@ -367,13 +367,13 @@ def find_bound(v: View | None) -> Bound | None:
         for p in parts
         if p is not startup
     ):
-        first = startup  # most of what the others take, it takes inside them
-    if first is startup:  # what did not count in the choice is a part of it all the same
+        first = startup  # it makes up most of what the others take
+    if first is startup:  # include what the choice left out
         phases = v.rank.main.phases
         seconds = (phases.startup_us + phases.restarts_us) / 1e6
         first = replace(startup, seconds=seconds, share=v.of_run(seconds))
     if first.id == "device" and _mostly_dependency(v.account_rank):
-        first = Part("dependency", None, first.seconds, first.share)
+        first = Candidate("dependency", None, first.seconds, first.share)
     beside = tuple(p for p in parts if p.id not in {first.id, "device"} and p.share >= MENTION_SHARE)
     main = v.account_rank.main
     seen = not main.auto or "fetch_wait" in main.seen or v.stages_s["own_code"] > 0

@@ -10,7 +10,7 @@ import polars as pl
 from dftracer._text import seconds_text
 from dftracer.analyze.job import Job, Rank
 from dftracer.analyze.map.account import LINE_OF_STAGE
-from dftracer.analyze.rules.bound import Bound, View
+from dftracer.analyze.rules.bound import Bound, JudgedRun
 from dftracer.analyze.say.catalog import KINDS, specificity
 from dftracer.analyze.stages import CLASSES, class_of
 from dftracer.analyze.thresholds import (
@@ -66,7 +66,7 @@ _OF_LINE = (
     "unexplained_time",
 )
 
-# What a cause shows in besides its own time.
+# Findings that are only symptoms of another one.
 _HOST_LINES = ("input", "transfer", "own_code", "unexplained")
 _SYMPTOMS = ("slow_steps", "step_drift", "device_idle", "too_few_workers", "small_reads", "many_opens")
 
@@ -115,7 +115,7 @@ class Findings(list[Finding]):
     """Findings in the order in which they are shown."""
 
     def every(self) -> list[Finding]:
-        """These, and what they show in."""
+        """These, and their symptoms."""
         return [each for f in self for each in (f, *f.symptoms)]
 
     def _repr_html_(self) -> str:
@@ -140,7 +140,7 @@ class Context:
     names: Any  # frame of per-name statistics
     files: Any  # frame of per-file statistics, None without I/O
     run_s: float
-    view: View | None
+    judged: JudgedRun | None
     bound: Bound | None
 
     def percent(self, seconds: float) -> float:
@@ -155,7 +155,7 @@ class Context:
 
     @property
     def rank(self) -> Rank | None:
-        return None if self.view is None else self.view.rank
+        return None if self.judged is None else self.judged.rank
 
     @property
     def fetches(self) -> int:
@@ -175,7 +175,7 @@ class Context:
 
     def at_stake(self, seconds: float) -> float:
         """I/O that overlaps with compute costs nothing: it costs at most the time steps waited for input."""
-        return seconds if self.view is None else min(seconds, self.view.input_s)
+        return seconds if self.judged is None else min(seconds, self.judged.input_s)
 
 
 def confidence(n: int) -> float:
@@ -183,8 +183,8 @@ def confidence(n: int) -> float:
     return 0.3 if n < 5 else 0.6 if n < 20 else 0.8 if n < 100 else 0.95
 
 
-def only_it(stage: str, own_s: float, median_s: float) -> bool:
-    """Whether a late rank does what the others do not do at all: no machine makes it do so."""
+def only_this_rank(stage: str, own_s: float, median_s: float) -> bool:
+    """Whether a late rank does what the others do not do at all: then its machine is not the reason."""
     return stage in {"checkpoint", "own_code"} and median_s < own_s / 10
 
 

@@ -25,7 +25,7 @@ from dftracer.analyze.thresholds import (
     OPENS_SHARE,
     REREAD_FACTOR,
     SLOW_FILE_FACTOR,
-    SLOW_FILE_MOST,
+    SLOW_FILE_MAX,
     SLOW_ITEM_FACTOR,
     SMALL_READ,
     SMALL_READS,
@@ -38,7 +38,7 @@ _FEW_ITEMS = 5
 
 
 def input_bound(c: Context) -> Iterator[Finding]:
-    v = c.view
+    v = c.judged
     if v is None or v.share(v.input_s) < MENTION_SHARE:
         return
     rank = v.rank
@@ -58,7 +58,7 @@ def input_bound(c: Context) -> Iterator[Finding]:
     besides = ", besides the first steps of epochs" if apart else ""
     yield c.finding(
         "input_bound",
-        f"{100 * share:.0f} % of {of} steady time waits for data{input_words(stages)}{besides}.",
+        f"{100 * share:.0f} % of {of} steady time is spent waiting for data{input_words(stages)}{besides}.",
         v.input_s,
         confidence(int(steady.sum())),
         evidence={
@@ -76,7 +76,7 @@ def input_bound(c: Context) -> Iterator[Finding]:
 
 
 def too_few_workers(c: Context) -> Iterator[Finding]:
-    v = c.view
+    v = c.judged
     if v is None or len(v.rank.main.steps) < FEW_STEPS:
         return
     rank, steps = v.rank, v.rank.main.steps
@@ -93,7 +93,7 @@ def too_few_workers(c: Context) -> Iterator[Finding]:
         if v.share(own) >= MENTION_SHARE and own > wait:
             needed = max(1, math.ceil(own / max(v.whole_s - own - wait, 1e-6)))
             has_loader = "fetch_wait" not in unseen_stages(rank)
-            use = "Use loader workers" if has_loader else "Load the data by a DataLoader with workers"
+            use = "Use loader workers" if has_loader else "Load the data with a DataLoader that has workers"
             yield c.finding(
                 "too_few_workers",
                 "The main thread loads its data itself: no loader workers were found.",
@@ -180,7 +180,7 @@ def straggler_worker(c: Context) -> Iterator[Finding]:
 
 
 def slow_items(c: Context) -> Iterator[Finding]:
-    v = c.view
+    v = c.judged
     if v is None:
         return
     parts = [p.items for p in v.rank.members if p.items.size]
@@ -327,7 +327,7 @@ def slow_file(c: Context) -> Iterator[Finding]:
     slow = rated.filter(
         (pl.col("per_byte") > SLOW_FILE_FACTOR * byte) & (pl.col("per_read") > SLOW_FILE_FACTOR * call)
     ).sort("read_s", "path", descending=[True, False])
-    if slow.height == 0 or slow.height > SLOW_FILE_MOST * read.height:
+    if slow.height == 0 or slow.height > SLOW_FILE_MAX * read.height:
         return
     first = slow.row(0, named=True)
     lost = float(((slow["read_s"] - slow["reads"] * call) / slow["ranks"].clip(1)).sum())
@@ -335,7 +335,7 @@ def slow_file(c: Context) -> Iterator[Finding]:
     yield c.finding(
         "slow_file",
         f"{slow.height} of {read.height} files {'is' if slow.height == 1 else 'are'} slow to read,"
-        f"{' first of all' if slow.height > 1 else ''} {first['path']}: {short(first['per_read'])} per read,"
+        f"{' above all' if slow.height > 1 else ''} {first['path']}: {short(first['per_read'])} per read,"
         f" the median file {short(call)}.",
         c.at_stake(lost),
         confidence(int(first["reads"])),

@@ -20,7 +20,7 @@ from dftracer.analyze.machine import (
     waited_use,
 )
 from dftracer.analyze.map.partial import Partial
-from dftracer.analyze.rules.finding import Context, Finding, confidence, only_it
+from dftracer.analyze.rules.finding import Context, Finding, confidence, only_this_rank
 from dftracer.analyze.say.wording import percent
 from dftracer.analyze.stages import STAGE_INDEX
 from dftracer.analyze.thresholds import (
@@ -30,7 +30,7 @@ from dftracer.analyze.thresholds import (
     MAJORITY,
     REREAD_BYTES,
     SLOW_STEP_FACTOR,
-    SLOW_STEP_MOST,
+    SLOW_STEP_MAX,
     SWAP_RATE,
     THROTTLED_SHARE,
 )
@@ -98,7 +98,7 @@ def _slow_steps(rank: Rank, series: Series) -> tuple[int, float]:
         return 0, 0.0
     usual = float(np.median(wall))
     slow = np.flatnonzero(wall > SLOW_STEP_FACTOR * max(usual, 1.0))
-    if slow.size == 0 or slow.size > SLOW_STEP_MOST * wall.size:
+    if slow.size == 0 or slow.size > SLOW_STEP_MAX * wall.size:
         return 0, 0.0
     at = steady[slow]
     edges = series.ts.astype(float)
@@ -159,7 +159,7 @@ _BUSY = {
         "",
     ),
     _OWN: (
-        "The program has more to run than CPUs: its steps waited {share} of the time for one{where}.",
+        "The program has more threads to run than CPUs: its steps waited {share} of the time for one{where}.",
         "Use fewer loader workers and fewer threads (torch.set_num_threads, OMP_NUM_THREADS): together no"
         " more than there are CPUs.",
     ),
@@ -232,7 +232,7 @@ def _is_symptom(c: Context, f: Finding, busy: Finding) -> bool:
     if f.id == "step_drift" and c.rank is not None:
         return _drifted(c.rank) >= MAJORITY * f.seconds > 0
     if f.id == "straggler_rank":
-        if only_it(f.evidence["stage"], f.evidence["own_s"], f.evidence["median_rank_s"]):
+        if only_this_rank(f.evidence["stage"], f.evidence["own_s"], f.evidence["median_rank_s"]):
             return False  # it waited more because it had more to run
         late = next((r.main for r in c.job.ranks if r.number == f.evidence["rank"]), None)
         others = [r.main for r in c.job.ranks if r.main is not late]
@@ -335,7 +335,7 @@ def swapping(c: Context) -> Iterator[Finding]:
         stalled = 0.0 if pressure is None else pressure.grown("memory_some_us", first, last) / 1e6
         yield c.finding(
             "swapping",
-            f"The machine swaps: {bytes_text(read / seconds)}/s are read back into memory, and the program"
+            f"The machine swaps: {bytes_text(read / seconds)}/s is read back into memory, and the program"
             f" waited for {plural(round(faults), 'page')}.",
             min(stalled, seconds),
             confidence(int(memory.inside(first, last).sum())),
@@ -386,7 +386,7 @@ def cache_thrash(c: Context) -> Iterator[Finding]:
     size, words = _memory_words(host)
     yield c.finding(
         "cache_thrash",
-        f"The data set does not fit into memory: {bytes_text(per_epoch)} are read from the disk again in each"
+        f"The data set does not fit into memory: {bytes_text(per_epoch)} is read from the disk again in each"
         f" epoch{f' ({words})' if words else ''}.",
         seconds,
         confidence(int(later.sum())),

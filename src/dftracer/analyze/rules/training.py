@@ -13,7 +13,7 @@ from dftracer.analyze.device.summary import device_shares
 from dftracer.analyze.intervals import Floats, total
 from dftracer.analyze.job import Rank
 from dftracer.analyze.rules.bound import (
-    View,
+    JudgedRun,
     between_place,
     between_seconds,
     input_seconds,
@@ -24,7 +24,7 @@ from dftracer.analyze.rules.bound import (
     user_event,
     user_words,
 )
-from dftracer.analyze.rules.finding import Context, Finding, confidence, only_it
+from dftracer.analyze.rules.finding import Context, Finding, confidence, only_this_rank
 from dftracer.analyze.say.catalog import advise, case_of, input_kind, straggler_kind
 from dftracer.analyze.say.wording import ordinal, short, stage_words
 from dftracer.analyze.stages import INPUT_STAGES, NONE, STAGE_INDEX, STAGES
@@ -38,7 +38,7 @@ from dftracer.analyze.thresholds import (
     MAJORITY,
     MENTION_SHARE,
     SLOW_STEP_FACTOR,
-    SLOW_STEP_MOST,
+    SLOW_STEP_MAX,
     UNSEEN_SHARE,
 )
 from dftracer.load.chunk import MISSING
@@ -58,7 +58,7 @@ _WAITS = {
 
 def first_step(c: Context) -> Iterator[Finding]:
     """Warm-up: of one step, or of several."""
-    v = c.view
+    v = c.judged
     if v is None or len(v.rank.main.steps) < 5 or restarts_often(v.rank):
         return
     wall, steady = v.rank.wall_us.astype(float), v.rank.main.steps.steady
@@ -73,7 +73,7 @@ def first_step(c: Context) -> Iterator[Finding]:
     yield c.finding(
         "first_step",
         f"{which} {mean / usual:.{0 if mean >= 3 * usual else 1}f} times as long as a usual one (mostly"
-        f" {stage_words(stage)}): {what}, the median step {short(usual / 1e6)}.",
+        f" {stage_words(stage)}): {what}, against a median of {short(usual / 1e6)}.",
         float((wall[:n] - usual).sum()) / 1e6,
         0.9,
         severity=None if c.is_bound("startup") else "info",
@@ -85,7 +85,7 @@ def first_step(c: Context) -> Iterator[Finding]:
 
 
 def before_first_step(c: Context) -> Iterator[Finding]:
-    v = c.view
+    v = c.judged
     if v is None:
         return
     main = v.rank.main
@@ -98,7 +98,7 @@ def before_first_step(c: Context) -> Iterator[Finding]:
     after = "After imports, " if main.phases.imports_us else ""
     yield c.finding(
         "before_first_step",
-        f"{after}{short(seconds)} of the run ({100 * v.of_run(seconds):.0f} %) pass before the first"
+        f"{after}{short(seconds)} of the run ({100 * v.of_run(seconds):.0f} %) is spent before the first"
         f" step{where}.",
         seconds,
         0.9,
@@ -109,7 +109,7 @@ def before_first_step(c: Context) -> Iterator[Finding]:
 
 
 def epoch_restarts(c: Context) -> Iterator[Finding]:
-    v = c.view
+    v = c.judged
     if v is None or not restarts_often(v.rank):
         return
     steps, phases = v.rank.main.steps, v.rank.main.phases
@@ -121,7 +121,7 @@ def epoch_restarts(c: Context) -> Iterator[Finding]:
     where = f" ({stage_words(stage)})" if stage else ""
     yield c.finding(
         "epoch_restarts",
-        f"Each epoch begins with a slow step{where}: {short(first)}, the median step {short(usual)}.",
+        f"Each epoch begins with a slow step{where}: {short(first)}, against a median of {short(usual)}.",
         seconds,
         confidence(phases.epoch_starts * 3),
         evidence={
@@ -135,7 +135,7 @@ def epoch_restarts(c: Context) -> Iterator[Finding]:
     )
 
 
-def _restart_advice(v: View, stage: str | None) -> str:
+def _restart_advice(v: JudgedRun, stage: str | None) -> str:
     if stage is not None and stage not in INPUT_STAGES:
         where = stage_words(stage)
         return f"Find out what runs only in the first step of an epoch ({where}), and do it once."
@@ -148,7 +148,7 @@ def _restart_advice(v: View, stage: str | None) -> str:
 
 
 def slow_steps(c: Context) -> Iterator[Finding]:
-    v = c.view
+    v = c.judged
     if v is None:
         return
     steady = np.flatnonzero(v.rank.main.steps.steady)
@@ -157,7 +157,7 @@ def slow_steps(c: Context) -> Iterator[Finding]:
         return
     usual = float(np.median(wall))
     slow = np.flatnonzero(wall > SLOW_STEP_FACTOR * max(usual, 1.0))
-    if slow.size == 0 or slow.size > SLOW_STEP_MOST * wall.size:
+    if slow.size == 0 or slow.size > SLOW_STEP_MAX * wall.size:
         return
     lost = float((wall[slow] - usual).sum()) / 1e6
     stage = _grown(v.rank, steady[slow], np.delete(steady, slow))
@@ -175,7 +175,7 @@ def slow_steps(c: Context) -> Iterator[Finding]:
     yield c.finding(
         "slow_steps",
         f"{which} {factor:.0f} times as long as the others ({stage_words(stage)}):"
-        f" {short(float(np.median(wall[slow])) / 1e6)}, the median step {short(usual / 1e6)}.",
+        f" {short(float(np.median(wall[slow])) / 1e6)}, against a median of {short(usual / 1e6)}.",
         lost,
         confidence(int(wall.size)) * (0.9 if slow.size >= 3 else 0.6),
         evidence={
@@ -193,7 +193,7 @@ def slow_steps(c: Context) -> Iterator[Finding]:
 
 def cold_first_epoch(c: Context) -> Iterator[Finding]:
     """Only if I/O itself was slower: many other things can make a first epoch slow."""
-    v = c.view
+    v = c.judged
     if v is None or not v.rank.explanations:
         return
     rank, steps = v.rank, v.rank.main.steps
@@ -228,7 +228,7 @@ def cold_first_epoch(c: Context) -> Iterator[Finding]:
 
 
 def step_drift(c: Context) -> Iterator[Finding]:
-    v = c.view
+    v = c.judged
     if v is None:
         return
     main = v.rank.main
@@ -262,7 +262,7 @@ def step_drift(c: Context) -> Iterator[Finding]:
             confidence(wall.size),
             severity="info",
             evidence={"change": round(change, 4), "batch_growth": round(grown, 4), "p": round(p, 4)},
-            advice="Nothing to do if that is meant; compare steps with batches of the same size.",
+            advice="Nothing to fix if that is intended; compare steps with batches of the same size.",
         )
         return
     way = "slower" if change > 0 else "faster"
@@ -281,7 +281,7 @@ def step_drift(c: Context) -> Iterator[Finding]:
             "change_point_step_index": int(steady[turn]),
             "stage": stage,
         },
-        advice="" if change > 0 else "A warm-up; measure after the change point.",
+        advice="" if change > 0 else "This is warm-up: measure after the change point.",
     )
 
 
@@ -317,7 +317,7 @@ def _grown(rank: Rank, some: npt.NDArray[np.intp], others: npt.NDArray[np.intp])
 
 
 def exposed_comm(c: Context) -> Iterator[Finding]:
-    v = c.view
+    v = c.judged
     if v is None:
         return
     exposed = v.rank.account.seconds["comm"]
@@ -329,7 +329,7 @@ def exposed_comm(c: Context) -> Iterator[Finding]:
     yield c.finding(
         "exposed_comm",
         f"{100 * v.share(exposed):.0f} % of rank {v.rank.number}'s steady time is communication that"
-        " nothing hides.",
+        " is not hidden.",
         exposed,
         confidence(int(v.rank.main.steps.steady.sum())),
         evidence={
@@ -346,7 +346,7 @@ def exposed_comm(c: Context) -> Iterator[Finding]:
 
 
 def transfer_bound(c: Context) -> Iterator[Finding]:
-    v = c.view
+    v = c.judged
     if v is None:
         return
     seconds, n = v.rank.account.seconds["transfer"], v.rank.account.steps
@@ -354,7 +354,7 @@ def transfer_bound(c: Context) -> Iterator[Finding]:
         return
     yield c.finding(
         "transfer_bound",
-        f"{100 * v.share(seconds):.0f} % of the steady time moves data to or from the device:"
+        f"{100 * v.share(seconds):.0f} % of the steady time is spent moving data to or from the device:"
         f" {short(seconds / n)} of each {short(v.rank.account.step_s)} step.",
         seconds,
         confidence(n),
@@ -368,7 +368,7 @@ def transfer_bound(c: Context) -> Iterator[Finding]:
 
 
 def user_stage(c: Context) -> Iterator[Finding]:
-    v = c.view
+    v = c.judged
     if v is None or v.share(v.rank.account.annotated_s) < MENTION_SHARE:
         return
     seconds = v.rank.account.annotated_s
@@ -391,7 +391,7 @@ def user_stage(c: Context) -> Iterator[Finding]:
 
 def own_code(c: Context) -> Iterator[Finding]:
     """The program's own code in steps; between them it is another finding."""
-    v = c.view
+    v = c.judged
     if v is None:
         return
     a = v.rank.account
@@ -400,7 +400,7 @@ def own_code(c: Context) -> Iterator[Finding]:
         return
     places = own_code_places(v.rank)
     first = next(iter(places), "")
-    where = f", most of all in {first}" if first else ""
+    where = f", especially in {first}" if first else ""
     inside = " in steps" if v.share(a.between_of("own_code")) >= FINDING_SHARE else ""
     yield c.finding(
         "own_code",
@@ -449,7 +449,7 @@ def checkpoint_stall(c: Context) -> Iterator[Finding]:
 
 
 def between_steps(c: Context) -> Iterator[Finding]:
-    v = c.view
+    v = c.judged
     if v is None:
         return
     main = v.rank.main
@@ -462,7 +462,7 @@ def between_steps(c: Context) -> Iterator[Finding]:
     place = between_place(v.rank)
     yield c.finding(
         "between_steps",
-        f"{short(seconds)} of the run ({100 * v.of_run(seconds):.0f} %) are outside steps: {len(long)}"
+        f"{short(seconds)} of the run ({100 * v.of_run(seconds):.0f} %) is outside steps: {len(long)}"
         f" {'gap' if len(long) == 1 else 'gaps'} of {short(float(np.median(long)))} between or after steps"
         f"{f', most of it in {place}' if place else ''}.",
         seconds,
@@ -478,7 +478,7 @@ def between_steps(c: Context) -> Iterator[Finding]:
 
 
 def evaluation_time(c: Context) -> Iterator[Finding]:
-    v = c.view
+    v = c.judged
     if v is None:
         return
     phases = v.rank.main.phases
@@ -497,7 +497,7 @@ def evaluation_time(c: Context) -> Iterator[Finding]:
 
 
 def straggler_rank(c: Context) -> Iterator[Finding]:
-    late = None if c.view is None else c.view.straggler
+    late = None if c.judged is None else c.judged.straggler
     if late is None:
         return
     share = late.late / max(1, late.steps)
@@ -508,7 +508,7 @@ def straggler_rank(c: Context) -> Iterator[Finding]:
         f" {short(late.median_s)}, {how} (in {100 * share:.0f} % of the steps); the others lose"
         f" {lost} waiting for it."
     )
-    alone = only_it(late.stage, late.own_s, late.median_s)
+    alone = only_this_rank(late.stage, late.own_s, late.median_s)
     if alone and late.stage == "checkpoint":
         title = (
             f"Rank {late.rank.number} is checkpointing while the others wait: {short(late.own_s)} at a time,"
@@ -539,7 +539,7 @@ def straggler_rank(c: Context) -> Iterator[Finding]:
 
 
 def ranks_in_turn(c: Context) -> Iterator[Finding]:
-    v = c.view
+    v = c.judged
     if v is None or v.straggler is not None:
         return
     ranks = sorted((r for r in c.job.ranks if r.peers.exact), key=lambda r: r.account.seconds["peers"])
@@ -557,7 +557,7 @@ def ranks_in_turn(c: Context) -> Iterator[Finding]:
     at_least = "at least " if typical.peers.at_least else ""
     yield c.finding(
         "ranks_in_turn",
-        f"The ranks wait for each other in turns, {at_least}"
+        f"Ranks take turns waiting for each other, {at_least}"
         f"{100 * typical.account.share('peers'):.0f} % of the steady"
         f" time: there is no chronic straggler. Most often {stage_words(stage)} makes one late.",
         seconds,
@@ -616,7 +616,7 @@ def recompiles(c: Context) -> Iterator[Finding]:
 
 
 def compilation_time(c: Context) -> Iterator[Finding]:
-    v = c.view
+    v = c.judged
     seconds = 0.0 if v is None else v.rank.main.phases.compilation_us / 1e6
     if v is None or v.of_run(seconds) < MENTION_SHARE:
         return

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from dftracer._text import plural
+from dftracer._text import plural, times_text
 from dftracer.analyze.job import Job, Rank, attempt_of
 from dftracer.analyze.map.partial import Partial
 from dftracer.analyze.rules.finding import Context, Finding
@@ -25,8 +25,8 @@ from dftracer.load.chunk import MISSING
 from dftracer.load.process import as_integer
 
 
-def statement(job: Job) -> dict[str, Any]:
-    """The head of every report."""
+def trace_facts(job: Job) -> dict[str, Any]:
+    """What the trace says about itself: `trace` of the report."""
     processes = [p.process for p in job.partials]
     ends = [p.end or {} for p in processes]
     span = job.run_us / 1e6
@@ -89,7 +89,7 @@ def _coverage(job: Job) -> float:
 
 
 def evidence_findings(c: Context, facts: dict[str, Any]) -> list[Finding]:
-    """What weakens every other statement."""
+    """Findings about the trace itself: they weaken all others."""
     out: list[Finding] = []
     died = _who_died(c.job)
     problems = [*_problems(facts, died)]
@@ -217,9 +217,9 @@ class Ended:
 
     def words(self, ranks: int) -> str | None:
         """One line for the head of a report; None if there is nothing to say."""
-        often = f" It was restarted {_times(self.attempts - 1)}." if self.attempts > 1 else ""
+        often = f" It was restarted {times_text(self.attempts - 1)}." if self.attempts > 1 else ""
         if not self.failed:
-            return f"It ended well.{often}" if often else None
+            return f"It finished normally.{often}" if often else None
         who = f"Rank {self.rank} failed" if ranks > 1 and self.rank is not None else "Failed"
         after = "" if self.step is None else f" after {plural(self.step, 'step')}"
         if self.signal == "SIGINT" or (self.exception or "").startswith("KeyboardInterrupt"):
@@ -238,7 +238,7 @@ def how_it_ended(job: Job) -> Ended:
     ends = [(p, *_end_of(p, children)) for p in job.partials]
     last = [e for e in ends if attempt_of(e[0]) == attempts - 1] if attempts > 1 else ends
     failed = [e for e in last if e[1] or e[2] or e[3]]
-    failed = [e for e in failed if _matters(e[0], failed, main_ranks)]
+    failed = [e for e in failed if _is_root_failure(e[0], failed, main_ranks)]
     if failed:
         # A launcher ends the other ranks when one has failed.
         first = min(failed, key=lambda e: (e[2] is not None, e[3] is None, _when(e[0])))
@@ -267,10 +267,6 @@ def attempts(job: Job) -> list[Ended]:
     return [replace(how_it_ended(_of_attempt(job, n)), attempts=1) for n in numbers]
 
 
-def _times(n: int) -> str:
-    return {1: "once", 2: "twice"}.get(n, f"{n} times")
-
-
 def _of_attempt(job: Job, number: int) -> Job:
     mine = [p for p in job.partials if attempt_of(p) == number or p.process.world_size is None]
     part = Job(mine)
@@ -297,7 +293,7 @@ def _end_of(p: Partial, children: dict[int, int]) -> tuple[int | None, str | Non
     return code, sent, exception
 
 
-def _matters(p: Partial, failed: list[Any], main_ranks: dict[int, Rank]) -> bool:
+def _is_root_failure(p: Partial, failed: list[Any], main_ranks: dict[int, Rank]) -> bool:
     """Workers are killed when their loader goes, and tools are run to see whether they fail.
 
     So if a process that trains has failed, that is it; otherwise it is the first process of each rank, or of

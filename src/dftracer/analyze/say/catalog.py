@@ -1,7 +1,7 @@
 """What each kind of finding means, and what to try; source of docs/findings.md.
 
 Kinds are ordered by how specific they are: among findings of about the same cost, the earlier comes first.
-Advice fits the case, or is not given. It is one table, read top to bottom: the first row of a kind whose
+Advice is given only where it fits. It is one table, read top to bottom: the first row of a kind whose
 condition holds is the advice; every row has a test.
 """
 
@@ -22,18 +22,18 @@ class Kind(NamedTuple):
     """One kind of finding."""
 
     id: str
-    means: str
-    made_when: str
+    meaning: str
+    reported_when: str
     evidence: str
     advice: str
-    general: bool = False  # says how much, not why: a specific one with most of its time comes first
+    general: bool = False  # says how much, not why: a specific cause goes first
 
 
 KINDS: Final = (
     Kind(
         "memory_limit",
         "The program comes close to the memory limit of its control group, or was killed at it.",
-        f"a process was killed there, or {percent(t.LIMIT_SHARE)} of the limit are in use, not counting the"
+        f"a process was killed there, or {percent(t.LIMIT_SHARE)} of the limit is in use, not counting the"
         " page cache",
         "`host`, `limit_bytes`, `used_bytes`, `limit_hits`, `oom_kills`, `memory_pressure_s`",
         "Raise the limit, or use less memory: fewer loader workers, a smaller prefetch_factor or batch.",
@@ -41,43 +41,43 @@ KINDS: Final = (
     Kind(
         "swapping",
         "The machine is short of memory and moves parts of it to the disk and back.",
-        f"{t.SWAP_RATE >> 20} MiB per second or more are read back, and the program waits for pages",
+        f"{t.SWAP_RATE >> 20} MiB per second or more is read back, and the program waits for pages",
         "`host`, `swapped_in_bytes`, `swapped_out_bytes`, `major_faults`, `memory_pressure_s`",
         "Use less memory (fewer loader workers, smaller caches), or find out what else uses it.",
     ),
     Kind(
         "gpu_throttled",
-        "A GPU lowered its clocks: too hot, or at a power limit.",
+        "A GPU lowered its clocks because of heat or a power limit.",
         f"in {percent(t.THROTTLED_SHARE)} of the samples it was slowed down by its temperature, its hardware"
         " or the power brake, or by the power limit to less than 80 % of its highest clock",
         "`host`, `device`, `throttled_share`, `reasons`, `sm_mhz`, `sm_max_mhz`",
         "Check cooling, power limits (nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE) and the other GPUs"
-        " of the node.",
+        " on the node.",
     ),
     Kind(
         "cache_thrash",
         "The data set does not fit into memory: it is read from the disk again in each epoch.",
-        f"after the first epoch {t.REREAD_BYTES >> 20} MiB or more per epoch come from the disk, and"
-        f" {percent(t.MAJORITY)} of that is data that the page cache had to give up",
+        f"after the first epoch {t.REREAD_BYTES >> 20} MiB or more per epoch comes from the disk, and"
+        f" {percent(t.MAJORITY)} of that is data that the page cache had evicted",
         "`rank`, `epochs`, `read_again_per_epoch_bytes`, `evicted_and_read_again_bytes`, `memory_bytes`",
         "Give it more memory, make the data smaller (compress it, store it at the size it is used), or read"
         " it from faster storage.",
     ),
     Kind(
         "machine_busy",
-        "The program waits for a CPU: something else, or too much of its own, runs on them.",
+        "The program waits for a CPU: other programs, or too many threads of its own, keep them busy.",
         f"the training thread, or the loader's workers while it waits for them, waited for a CPU"
         f" {percent(t.BUSY_SHARE)} of the time of the steps; or slow steps are explained by such waiting."
         " What it explains (slow steps, drift, stragglers, slow items) is part of it",
         "`rank`, `cause` (`others`, `own`, `cpu_limit`, `unknown`), `waited_s`, `waited_by_workers_s`,"
         " `waited_for_cpu_share`, `cpus`, `runnable`, `own_cpu_s`, `other_cpu_s`, `cpu_limit`, `throttled_s`,"
         " `slow_steps`",
-        "Find out what else runs there (top, other jobs of the node), and measure on a quiet machine.",
+        "Find out what else runs there (top, other jobs on the node), and measure on a quiet machine.",
     ),
     Kind(
         "slow_file",
         "A few files are much slower to read than the others.",
-        f"at most {percent(t.SLOW_FILE_MOST)} of the files take more than {t.SLOW_FILE_FACTOR:.0f} times the"
+        f"at most {percent(t.SLOW_FILE_MAX)} of the files take more than {t.SLOW_FILE_FACTOR:.0f} times the"
         " median time per byte and per call",
         "`path`, `read_s`, `reads`, `read_bytes`, `times_slower_per_byte`, `extra_s`, `files`",
         "Check where the file is (another disk or server, stripes, compression) and who else reads it.",
@@ -109,17 +109,17 @@ KINDS: Final = (
     ),
     Kind(
         "ranks_in_turn",
-        "The ranks wait for each other, now for one and now for another: there is no chronic straggler.",
+        "Ranks take turns waiting for each other: no single rank is the cause.",
         f"a typical rank waits {percent(t.MENTION_SHARE)} of its steady time for others, and no rank causes"
         " most of it; only where collectives could be matched",
         "`waiting_s` and `caused_s` by rank, `stage` (that makes ranks late most often)",
-        "Make the work of a step more even (batches of like size, less often what only some steps do), or"
-        " synchronise less often.",
+        "Even out the work of the steps (batches of equal size, rare work less often), or synchronise less"
+        " often.",
     ),
     Kind(
         "slow_steps",
         "Some steps take several times as long as the others.",
-        f"at most {percent(t.SLOW_STEP_MOST)} of the steady steps take more than {t.SLOW_STEP_FACTOR:.0f}"
+        f"at most {percent(t.SLOW_STEP_MAX)} of the steady steps take more than {t.SLOW_STEP_FACTOR:.0f}"
         " times the median",
         "`steps`, `slow_steps`, `every` (where they come regularly), `slow_s`, `median_s`, `stage`,"
         " `first_step_index`",
@@ -251,8 +251,8 @@ KINDS: Final = (
         "Compilation takes a large share of the run.",
         f"{percent(t.MENTION_SHARE)} of the run",
         "`rank`, `seconds`",
-        "Keep compiled code between runs (a TORCHINDUCTOR_CACHE_DIR that stays), or compile less of the"
-        " model.",
+        "Keep compiled code between runs (set TORCHINDUCTOR_CACHE_DIR to a persistent directory), or compile"
+        " less of the model.",
         general=True,
     ),
     Kind(
@@ -271,7 +271,7 @@ KINDS: Final = (
         f" steps show in less than {percent(t.DRIFT_P)} of cases",
         "`first_quarter_median_s`, `last_quarter_median_s`, `change`, `p`, `change_point_step_index`,"
         " `stage`",
-        "Look for what grows with time: logging, fragmentation, longer sequences, a cache that fills.",
+        "Look for what grows over time: logging, fragmentation, longer sequences, a cache that fills up.",
     ),
     Kind(
         "first_step",
@@ -282,7 +282,7 @@ KINDS: Final = (
     ),
     Kind(
         "before_first_step",
-        "Much of the run is over before its first step.",
+        "Much of the run is spent before the first step.",
         f"{percent(t.MENTION_SHARE)} of the run, not counting evaluation",
         "`rank`, `seconds`, `stage` (if most of it is in one)",
         "Find out what runs there (building the model, listing files, loading the whole dataset), and keep"
@@ -326,12 +326,12 @@ KINDS: Final = (
 )
 
 FINDING_IDS: Final = tuple(k.id for k in KINDS)
-_PLACE: Final = {k.id: i for i, k in enumerate(KINDS)}
+_RANK: Final = {k.id: i for i, k in enumerate(KINDS)}
 
 
 def specificity(ident: str) -> int:
     """Smaller is more specific."""
-    return _PLACE[ident]
+    return _RANK[ident]
 
 
 @dataclass(frozen=True)
@@ -392,7 +392,7 @@ ADVICE_TABLE: Final = (
     ),
     AdviceRow(
         "compute",
-        "its parts have no names",
+        "its parts are not annotated",
         _always,
         "Annotate its parts (ai.compute.forward, backward, step) to see which one it is.",
     ),
@@ -401,28 +401,28 @@ ADVICE_TABLE: Final = (
         "host",
         "torch.compile is in use",
         lambda c: c.compiled,
-        'Launch less and earlier: CUDA graphs (mode="reduce-overhead"), a larger batch, no .item() or print'
-        " in the loop.",
+        'Launch fewer kernels, and earlier: CUDA graphs (mode="reduce-overhead"), a larger batch, no .item()'
+        " or print in the loop.",
     ),
     AdviceRow(
         "host",
         "otherwise",
         _always,
-        "Launch less and earlier: torch.compile or CUDA graphs, a larger batch, no .item() or print in the"
-        " loop.",
+        "Launch fewer kernels, and earlier: torch.compile or CUDA graphs, a larger batch, no .item() or print"
+        " in the loop.",
     ),
     AdviceRow(
         "device",
         "torch.compile is in use",
         lambda c: c.compiled,
-        "Give it less to do: lower precision (bf16, fp8), a better kernel for the ones on top.",
+        "Reduce its work: lower precision (bf16, fp8), faster versions of the top kernels.",
     ),
     AdviceRow(
         "device",
         "otherwise",
         _always,
-        "Give it less to do: lower precision (bf16, fp8), torch.compile to fuse small kernels, a better"
-        " kernel for the ones on top.",
+        "Reduce its work: lower precision (bf16, fp8), torch.compile to fuse small kernels, faster versions"
+        " of the top kernels.",
     ),
     AdviceRow(
         "dependency",
@@ -453,7 +453,7 @@ ADVICE_TABLE: Final = (
         "checkpoint",
         "otherwise",
         _always,
-        "Write checkpoints in the background (torch.distributed.checkpoint.async_save), or fewer.",
+        "Write checkpoints in the background (torch.distributed.checkpoint.async_save), or less often.",
     ),
     AdviceRow(
         "startup", "always", _always, "Cache what is set up before the first step, and judge longer runs."
@@ -463,14 +463,14 @@ ADVICE_TABLE: Final = (
         "something was compiled again",
         lambda c: c.recompiled,
         "Avoid recompiling (constant shapes, or dynamic=True; TORCH_LOGS=recompiles says why), and keep"
-        " compiled code between runs (a TORCHINDUCTOR_CACHE_DIR that stays).",
+        " compiled code between runs (set TORCHINDUCTOR_CACHE_DIR to a persistent directory).",
     ),
     AdviceRow(
         "compilation",
         "otherwise",
         _always,
-        "Keep compiled code between runs (a TORCHINDUCTOR_CACHE_DIR that stays), or compile less of the"
-        " model.",
+        "Keep compiled code between runs (set TORCHINDUCTOR_CACHE_DIR to a persistent directory), or compile"
+        " less of the model.",
     ),
     AdviceRow(
         "evaluation",
@@ -480,7 +480,7 @@ ADVICE_TABLE: Final = (
     ),
     AdviceRow(
         "between_steps",
-        "its place is known",
+        "its source line is known",
         lambda c: bool(c.place),
         "Look at {place}: do it less often, or in another thread.",
     ),
@@ -499,14 +499,14 @@ ADVICE_TABLE: Final = (
     AdviceRow("other", "always", _always, "Move it out of the step, or overlap it with compute."),
     AdviceRow(
         "own_code",
-        "its place is known, and no model could be seen",
+        "its source line is known, and no model could be seen",
         lambda c: bool(c.place) and c.model_unseen,
         "Look at {place}. The loop calls no model that could be seen: if this is the forward pass, annotate"
         " it (ai.compute.forward).",
     ),
     AdviceRow(
         "own_code",
-        "its place is known",
+        "its source line is known",
         lambda c: bool(c.place),
         "Look at {place}: move it out of the loop, do it less often, or in another thread.",
     ),
@@ -518,7 +518,7 @@ ADVICE_TABLE: Final = (
     ),
     AdviceRow(
         "own_code",
-        "its place is not known",
+        "its source line is not known",
         _always,
         "Look at what the loop does besides training (logging, metrics, preparing batches): move it out of"
         " the loop, or do it less often.",
@@ -540,8 +540,8 @@ ADVICE_TABLE: Final = (
         "input.sampler",
         "always",
         _always,
-        "The sampler is the slow part, not the items: choose indices in advance or in larger pieces; more"
-        " workers do not help.",
+        "The sampler is the slow part, not the items: precompute the indices, or draw them in larger chunks;"
+        " more workers do not help.",
     ),
     AdviceRow("input.read", "an item takes microseconds", lambda c: c.short_items, f"{_BATCHED}."),
     AdviceRow(
@@ -574,8 +574,8 @@ ADVICE_TABLE: Final = (
         "input.idle",
         "always",
         _always,
-        "The workers are idle while the loop waits: raise prefetch_factor, use persistent_workers, look at"
-        " the transfer between processes (large tensors, pickling).",
+        "The workers are idle while the loop waits: raise prefetch_factor, use persistent_workers, check"
+        " the cost of passing batches between processes (large tensors, pickling).",
     ),
     AdviceRow(
         "input.unseen",

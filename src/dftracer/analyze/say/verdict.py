@@ -11,8 +11,8 @@ from dftracer.analyze.device.summary import DeviceShares, device_shares, exact_d
 from dftracer.analyze.ledger import unseen_stages
 from dftracer.analyze.rules.bound import (
     Bound,
-    Part,
-    View,
+    Candidate,
+    JudgedRun,
     input_seconds,
     own_code_places,
     repeats,
@@ -49,7 +49,7 @@ _REASONS = {
     "straggler": ("straggler_rank", "ranks_in_turn"),
     "between_steps": ("between_steps",),
 }
-_LAUNCHING = "On a GPU the host only launches: times of forward, backward and optimizer are not the device's."
+_LAUNCHING = "The host only launches GPU work: its forward, backward and optimizer times are not the GPU's."
 
 # While the device idles, by a profiler's account of a trace without steps.
 _IDLES = {
@@ -62,13 +62,13 @@ _IDLES = {
 }
 _NO_LOADER = (
     "Use a torch DataLoader or annotate the loop (ai.dataloader.fetch.iter), so that waiting for data can be"
-    " told apart from Python."
+    " distinguished from Python code."
 )
 
 
 def head(c: Context, findings: list[Finding]) -> Head:
-    """Verdict, why, what to try; `findings`: all, those that are symptoms of others too."""
-    if c.view is None or c.bound is None:
+    """Verdict, why, what to try; `findings`: all of them, symptoms included."""
+    if c.judged is None or c.bound is None:
         alone = _device_alone(c)
         if alone is not None:
             return alone
@@ -76,7 +76,7 @@ def head(c: Context, findings: list[Finding]) -> Head:
         if missing is None:
             return _no_training(c)
         return missing.title, _steps_seen(c), missing.advice
-    v, bound = c.view, c.bound
+    v, bound = c.judged, c.bound
     case = case_of(v.job, v.account_rank, _place(v, bound))
     verdict = _sentence(v, bound)
     slow = next((f for f in findings if f.id == "slow_steps" and f.percent >= 100 * MENTION_SHARE), None)
@@ -106,7 +106,7 @@ def _no_training(c: Context) -> Head:
         if c.files is not None
         else ""
     )
-    return f"{who} ran for {short(c.run_s)} and trained nothing.", io, ""
+    return f"{who} ran for {short(c.run_s)} and did no training.", io, ""
 
 
 def _device_alone(c: Context) -> Head | None:
@@ -145,7 +145,7 @@ def _steps_seen(c: Context) -> str:
     n = 0 if c.rank is None else len(c.rank.main.steps)
     if n:
         return f"A verdict needs 3 steps; {n} {'was' if n == 1 else 'were'} recorded."
-    marks = "neither the body of a fetch.iter loop nor a profiler step nor a compute.step was recorded."
+    marks = "no fetch.iter loop body, profiler step or compute.step was recorded."
     fetches = c.fetches
     if fetches:
         return f"{plural(fetches, 'batch was', 'batches were')} fetched, but {marks}"
@@ -159,28 +159,28 @@ def _reason(bound: Bound, findings: list[Finding]) -> Finding | None:
     return min(fit, key=lambda f: wanted.index(f.id), default=None)
 
 
-def _sentence(v: View, b: Bound) -> str:
+def _sentence(v: JudgedRun, b: Bound) -> str:
     return _VERDICTS[b.part.id](v, b)
 
 
-def _loop(v: View) -> str:
+def _loop(v: JudgedRun) -> str:
     """What the steps do."""
     flags = v.account_rank.main.steps.flags & INFERENCE
     return "The inference" if 2 * np.count_nonzero(flags) > flags.size else "The training"
 
 
-def _input(v: View, b: Bound) -> str:
+def _input(v: JudgedRun, b: Bound) -> str:
     words = input_words(input_seconds(v.account_rank))
     n = len(v.account_rank.workers)
     share = percent(b.part.share)
     if not v.account.knows_device:
-        return f"{_loop(v)} is input-bound: {share} of the steady time waits for data{words}."
+        return f"{_loop(v)} is input-bound: {share} of the steady time is spent waiting for data{words}."
     if n and words.endswith(")"):
         words = f"{words[:-1]}, {plural(n, 'loader worker')})"
     return f"The GPU waits for data: {share} of the steady time{words}."
 
 
-def _device(v: View, b: Bound) -> str:
+def _device(v: JudgedRun, b: Bound) -> str:
     exact = exact_device(v.account_rank)
     verdict = "The GPU is the bottleneck: it"
     if b.part.share >= ALWAYS:
@@ -194,23 +194,21 @@ def _device(v: View, b: Bound) -> str:
     return f"{verdict}; {d.kind} kernels take {busy} of its busy time."
 
 
-def _host(v: View, b: Bound) -> str:
+def _host(v: JudgedRun, b: Bound) -> str:
     share = percent(b.part.share)
     if used_unseen(v.account_rank):
-        return (
-            f"What the GPU did is not known: {share} of the steady time launches work on it or waits for it."
-        )
+        return f"GPU activity is unknown: the host launches work or waits for it {share} of the steady time."
     d = device_shares(v.account_rank)
     if exact_device(v.account_rank) and d is not None and d.idle > MENTION_SHARE:
         return _idles(d, min(b.part.share, d.idle), _IDLES["host"])
     where = f", most of it in {stage_words(b.part.stage)}" if b.part.stage else ""
     return (
-        f"The GPU waits for the host: for {share} of the time it is done as soon as the host has launched its"
-        f" work{where}."
+        f"The GPU waits for the host: for {share} of the time it finishes its work as soon as the host has"
+        f" launched it{where}."
     )
 
 
-def _compute(v: View, b: Bound) -> str:
+def _compute(v: JudgedRun, b: Bound) -> str:
     stage = b.part.stage or "compute"
     whole = max(v.account.whole_s, 1e-9)
     mine = v.account.host.get(stage, b.part.seconds) / whole
@@ -229,11 +227,11 @@ def _besides(b: Bound) -> str:
     return "; " + " and ".join(parts) if parts else ""
 
 
-_BESIDE: dict[str, Callable[[Part], str]] = {
-    "input": lambda p: f"{percent(p.share)} waits for data",
+_BESIDE: dict[str, Callable[[Candidate], str]] = {
+    "input": lambda p: f"{percent(p.share)} is spent waiting for data",
     "transfer": lambda p: f"{percent(p.share)} is transfer to the device",
     "comm": lambda p: f"{percent(p.share)} is exposed communication",
-    "straggler": lambda p: f"{percent(p.share)} waits for other ranks",
+    "straggler": lambda p: f"{percent(p.share)} is spent waiting for other ranks",
     "checkpoint": lambda p: (
         f"checkpointing takes {percent(p.share)} of the run"
         if p.of_run
@@ -247,16 +245,16 @@ _BESIDE: dict[str, Callable[[Part], str]] = {
     "evaluation": lambda p: (
         f"evaluation takes {percent(p.share)} of the run" if p.of_run else f"{percent(p.share)} is evaluation"
     ),
-    "between_steps": lambda p: f"{percent(p.share)} of the run lies between steps",
+    "between_steps": lambda p: f"{percent(p.share)} of the run is spent between steps",
     "startup": lambda p: f"start-up takes {percent(p.share)} of the run",
 }
 
 
-def _straggler(v: View, b: Bound) -> str:
+def _straggler(v: JudgedRun, b: Bound) -> str:
     late = v.straggler
     if late is None:
         return (
-            f"The ranks wait for each other in turns, {percent(b.part.share)} of the steady time: there is no"
+            f"Ranks take turns waiting for each other, {percent(b.part.share)} of the steady time: none is a"
             " chronic straggler."
         )
     how = "" if late.chronic else ", occasionally"
@@ -266,28 +264,28 @@ def _straggler(v: View, b: Bound) -> str:
     )
 
 
-def _startup(v: View, b: Bound) -> str:
+def _startup(v: JudgedRun, b: Bound) -> str:
     cost = f"{short(b.part.seconds)}, {percent(b.part.share)} of the run"
     if repeats(v.rank):
         return f"Start-up costs most, and recurs in every epoch: {cost}."
     imports = v.rank.main.phases.imports_us / 1e6
-    besides = ", imports left out" if v.of_run(imports) >= MENTION_SHARE else ""
+    besides = ", not counting imports" if v.of_run(imports) >= MENTION_SHARE else ""
     return f"Start-up costs most{besides}: {cost}."
 
 
-def _after_start(v: View, b: Bound) -> str:
+def _after_start(v: JudgedRun, b: Bound) -> str:
     """Imports and set-up are no bottleneck of training, but they may be larger."""
     phases = v.rank.main.phases
     begun = (phases.imports_us + phases.before_us) / 1e6
     return " after the start" if b.part.of_run and begun > b.part.seconds else ""
 
 
-def _other(v: View, b: Bound) -> str:
+def _other(v: JudgedRun, b: Bound) -> str:
     name = user_words(v.account_rank) or "work in no known stage"
     return f"{_loop(v)} is bound by {name}: {percent(b.part.share)} of the steady time."
 
 
-def _own_code(v: View, b: Bound) -> str:
+def _own_code(v: JudgedRun, b: Bound) -> str:
     verdict = f"The program's own code is the largest part: {percent(b.part.share)} of the steady time"
     places = own_code_places(v.account_rank)
     if not places:
@@ -297,7 +295,7 @@ def _own_code(v: View, b: Bound) -> str:
     return f"{verdict}, {most}in {first}."
 
 
-def _checkpoint(v: View, b: Bound) -> str:
+def _checkpoint(v: JudgedRun, b: Bound) -> str:
     share = percent(b.part.share)
     if v.account.knows_device and not b.part.of_run:
         return (
@@ -308,12 +306,12 @@ def _checkpoint(v: View, b: Bound) -> str:
     return f"{_loop(v)} is checkpoint-bound: {short(b.part.seconds)}, {share} of the {of}."
 
 
-def _unseen(v: View, b: Bound) -> str:
+def _unseen(v: JudgedRun, b: Bound) -> str:
     what = "Most of the step" if b.part.share > MAJORITY else "The largest part of the step"
     return f"{what} cannot be seen: {percent(b.part.share)} of the steady time is in no annotated stage."
 
 
-_VERDICTS: dict[str, Callable[[View, Bound], str]] = {
+_VERDICTS: dict[str, Callable[[JudgedRun, Bound], str]] = {
     "input": _input,
     "compute": _compute,
     "straggler": _straggler,
@@ -330,7 +328,7 @@ _VERDICTS: dict[str, Callable[[View, Bound], str]] = {
     ),
     "transfer": lambda v, b: (
         f"{_loop(v)} is transfer-bound: {percent(b.part.share)} of the steady time"
-        " moves data to or from the device."
+        " is spent moving data to or from the device."
     ),
     "comm": lambda v, b: (
         f"{_loop(v)} is communication-bound: {percent(b.part.share)} of the steady time"
@@ -366,22 +364,22 @@ def _profiled(d: DeviceShares, ident: str) -> str | None:
     return None
 
 
-def _device_reason(v: View, b: Bound) -> str | None:
+def _device_reason(v: JudgedRun, b: Bound) -> str | None:
     d = device_shares(v.account_rank)
     if b.part.id not in {"device", "host"} or d is None:
         return None
     if exact_device(v.account_rank):
         return _profiled(d, b.part.id)
-    lag = "late" if b.part.id == "device" else "at once"
-    return f"The device reaches the boundaries of phases {lag}; a profiler window would name kernels."
+    lag = "falls behind the host" if b.part.id == "device" else "keeps up with the host"
+    return f"At phase boundaries the device {lag}; a profiler window would name the kernels."
 
 
-def _why(v: View, b: Bound) -> str:
+def _why(v: JudgedRun, b: Bound) -> str:
     """Both values: what the part takes, and what it is compared with."""
     p, n = b.part, max(1, b.steps)
     step = v.account.step_s
     if p.of_run and v.whole_s <= 0:
-        return f"The run takes {short(v.run_s)}, and none of its steps lies outside of that."
+        return f"The run takes {short(v.run_s)}, and all of its steps are part of that."
     if p.of_run or p.id == "evaluation":
         return f"The run takes {short(v.run_s)}, its last {plural(n, 'step')} {short(step)} each."
     stages = v.account.host
@@ -389,7 +387,7 @@ def _why(v: View, b: Bound) -> str:
         name = "compute" if v.account_rank.main.unnamed_compute else "forward"
         parts = [f"{name} {short(stages['forward'] / n)}"] if stages["forward"] else []
         parts += [f"{s} {short(stages[s] / n)}" for s in ("backward", "optimizer") if stages[s]]
-        # Loading that was not seen did not take no time.
+        # Loading that was not seen may have taken time all the same.
         loaded = v.account.seconds["input"]
         waiting = loaded > 0 or "fetch_wait" not in unseen_stages(v.account_rank)
         loading = f"; waiting for data {short(loaded / n)}" if waiting else ""
@@ -401,13 +399,13 @@ def _why(v: View, b: Bound) -> str:
     return f"{spent}, compute {short(compute / n)}." if compute else f"{spent}; no compute was seen."
 
 
-def _place(v: View, b: Bound) -> str:
+def _place(v: JudgedRun, b: Bound) -> str:
     if b.part.id == "between_steps":
         return b.part.stage or ""
     return next(iter(own_code_places(v.account_rank)), "") if b.part.id == "own_code" else ""
 
 
-def _try(v: View, b: Bound, case: Case) -> str:
+def _try(v: JudgedRun, b: Bound, case: Case) -> str:
     p, rank = b.part, v.account_rank
     loading = input_kind(input_seconds(rank))
     if p.id == "input":

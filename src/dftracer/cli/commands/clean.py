@@ -16,9 +16,10 @@ from typing import Any
 
 from dftracer._text import Column, bytes_text, plural
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError, Verb
-from dftracer.cli.outputs import print_json, print_table
+from dftracer.cli.outputs import print_json, print_lines
 from dftracer.cli.trace_arguments import add_places, places
 from dftracer.format.trace_names import find_traces
+from dftracer.load.find import user_caches
 
 _COLUMNS = (
     Column("kind", whole=True),
@@ -29,7 +30,7 @@ _COLUMNS = (
 
 
 class Clean(Verb):
-    help = "Show what dftracer has left (caches, rings of killed processes, temporary files), and delete it."
+    help = "List and delete what dftracer left behind: caches, rings of killed processes, temporary files."
     example = """\
 dftracer clean
 dftracer clean traces/ --yes
@@ -44,16 +45,16 @@ dftracer clean --traces traces/20260101-120000-0a1b2c3d"""
             help="also rings of killed processes whose traces are not under PATH",
         )
         parser.add_argument(
-            "--traces", action="store_true", help="delete the traces under PATH as well, which must be given"
+            "--traces", action="store_true", help="also delete the traces under PATH (PATH required)"
         )
 
     def run(self, args: argparse.Namespace) -> int:
         if args.traces and not args.paths:
-            raise CommandError("which traces? Name the PATH: dftracer clean --traces traces/RUN")
+            raise CommandError("--traces needs a PATH: dftracer clean --traces traces/RUN")
         paths = places(args)
         from dftracer.load.find import recover
 
-        recover(paths)  # what can still be read out of a ring belongs into its trace
+        recover(paths)  # what can still be read from a ring belongs in its trace
         found = find_leftovers(paths, args.all) + (_find_traces(paths) if args.traces else [])
         if not args.json and not args.quiet:
             _show(found)
@@ -73,7 +74,7 @@ def _show(found: list[Leftover]) -> None:
     if not found:
         print("nothing to delete")
         return
-    print_table(_COLUMNS, [[f.kind, bytes_text(f.bytes), f.path, f.why] for f in found])
+    print_lines(_COLUMNS, [[f.kind, bytes_text(f.bytes), f.path, f.why] for f in found])
     print(f"found: {summary(found)}")
 
 
@@ -81,7 +82,7 @@ def _agreed(args: argparse.Namespace, found: list[Leftover]) -> bool:
     """Ask the user at the terminal; without one, nothing is deleted."""
     if args.json or args.quiet or not (sys.stdin.isatty() and sys.stdout.isatty()):
         if not args.quiet:
-            print("dftracer clean: nothing was deleted; --yes deletes it", file=sys.stderr)
+            print("dftracer clean: nothing deleted; pass --yes to delete", file=sys.stderr)
         return False
     return input(f"Delete {summary(found)}? [y/N] ").strip().lower() in {"y", "yes"}
 
@@ -110,7 +111,7 @@ class Leftover:
 
 
 def find_leftovers(paths: Iterable[str], everywhere: bool = False) -> list[Leftover]:
-    """Those below some paths, and the user's own; `everywhere`: rings of traces that are elsewhere, too."""
+    """Those below the paths, and the user's own; `everywhere`: also rings of traces that are elsewhere."""
     roots = [Path(p) for p in paths]
     found = [*_caches(roots), *_rings(roots, everywhere), *_temporary(roots)]
     return list({each.path: each for each in found}.values())
@@ -119,10 +120,10 @@ def find_leftovers(paths: Iterable[str], everywhere: bool = False) -> list[Lefto
 def _caches(roots: list[Path]) -> Iterator[Leftover]:
     for folder, _ in _folders(roots):
         if folder.name == _CACHE:
-            yield Leftover("cache", str(folder), _size(folder), "made again when it is needed")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+            yield Leftover("cache", str(folder), _size(folder), "rebuilt on demand")
+    base = user_caches()
     for name, why in (
-        ("dftracer", "made again when it is needed"),
+        ("dftracer", "rebuilt on demand"),
         ("dftracer-remote", "copies of remote traces"),
     ):
         if (base / name).is_dir():
@@ -130,7 +131,7 @@ def _caches(roots: list[Path]) -> Iterator[Leftover]:
 
 
 def _folders(roots: list[Path]) -> Iterator[tuple[Path, list[str]]]:
-    """Every folder below, with the names of its files; what is in a cache is not looked at."""
+    """Every folder below, with the names of its files; caches are not entered."""
     for root in roots:
         for folder, folders, names in os.walk(root):
             if os.path.basename(folder) == _CACHE:
@@ -153,7 +154,7 @@ def _rings(roots: list[Path], everywhere: bool) -> Iterator[Leftover]:
         mine = [Path(p).resolve() for p in (ring["trace"], ring["ring"]) if p]
         if not everywhere and not any(root in m.parents for m in mine for root in resolved):
             continue
-        why = "of a process that was killed as it began"
+        why = "from a process killed during start-up"
         if ring["trace"]:
             waiting = plural(ring["records"], "event")
             # Reading the trace would complete it; these are lost if the ring goes.
@@ -178,7 +179,7 @@ def _temporary(roots: list[Path]) -> Iterator[Leftover]:
 
 
 def _age(path: Path, now: float) -> float:
-    """Since anything in it was written."""
+    """Seconds since anything in it was written."""
     try:
         newest = path.lstat().st_mtime
         for folder, _, names in os.walk(path):
@@ -240,7 +241,7 @@ def _find_traces(paths: list[str]) -> list[Leftover]:
     for folder in sorted({Path(each.path).parent for each in out}):
         if any(place == folder.resolve() or place in folder.resolve().parents for place in whole):
             mine = [p for pattern in _OF_TRACES for p in folder.glob(pattern) if p.is_file()]
-            out += [Leftover("trace", str(p), _size(p), "about a trace beside it") for p in mine]
+            out += [Leftover("trace", str(p), _size(p), "belongs to a trace beside it") for p in mine]
     return out
 
 
@@ -256,7 +257,7 @@ def remove(found: list[Leftover]) -> None:
             shutil.rmtree(path, ignore_errors=True)
             each.deleted = not path.exists()
         else:
-            with contextlib.suppress(OSError):  # whether it is gone is looked at next
+            with contextlib.suppress(OSError):  # checked next
                 path.unlink()
             each.deleted = not path.exists()
         if each.kind == "trace":

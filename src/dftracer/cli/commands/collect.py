@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
+from dftracer._config import rank_info
 from dftracer._text import plural
-from dftracer.cli.launching import accompany, become, end_like
+from dftracer.cli.launching import exec_program, exit_like, run_as_child
 from dftracer.cli.main import CommandError, Verb
 from dftracer.cli.program import (
     add_io,
@@ -83,12 +83,12 @@ torchrun --nproc-per-node 2 -m dftracer.cli collect -o out train.py"""
             raise CommandError(str(error)) from None
         if "nsys" in traces:
             command = _under_nsys(command, directory, args.repeat)
-        if not args.json and (args.quiet or "RANK" in os.environ):
-            become(command, env)
+        if not args.json and (args.quiet or rank_info().rank is not None):
+            exec_program(command, env)
         before = _manifests(directory)
-        code = accompany(command, env)
+        code = run_as_child(command, env)
         _print_result(args, directory, before)
-        return end_like(code)
+        return exit_like(code)
 
 
 def _words(text: str | None) -> tuple[str, ...] | None:
@@ -125,7 +125,7 @@ def environment(args: argparse.Namespace, directory: Path, traces: tuple[str, ..
 def _under_nsys(command: list[str], directory: Path, repeat: int | None) -> list[str]:
     from dftracer.collect._windows import find_nsys, nsys_command
 
-    rank = os.environ.get("RANK", "0")
+    rank = str(rank_info().rank or 0)
     nsys = find_nsys()
     windows = 1 if repeat is None else repeat
     words = nsys_command(nsys or "nsys", str(directory.resolve()), rank, command, windows)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dftracer._terminal import safe_console
+from dftracer._console import safe_console
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError, Verb
 from dftracer.cli.outputs import (
     appearing,

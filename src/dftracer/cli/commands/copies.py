@@ -25,10 +25,18 @@ from dftracer.cli.trace_arguments import (
 )
 from dftracer.format.reader import parse_line
 from dftracer.format.records import PHASES, interval_us, is_metadata, is_own_event
-from dftracer.format.trace_names import SUFFIXES
+from dftracer.format.trace_names import SUFFIXES, NoTraces
 from dftracer.format.writer import SLICE, TraceWriter, maker_of
-from dftracer.load.find import NoTraces, find_files, recover
-from dftracer.load.process import ProcessInfo, as_integer, assign_ranks, is_live, peek, read_through
+from dftracer.load.find import find_files, recover
+from dftracer.load.process import (
+    ProcessInfo,
+    aggregation_interval_us,
+    as_integer,
+    assign_ranks,
+    is_live,
+    peek,
+    read_through,
+)
 
 # --- What the three share: their inputs, and the records as they appear in them
 
@@ -221,7 +229,7 @@ def _slice(
                 continue
             if is_metadata(record) or is_own_event(record):
                 writer.add(text, record)
-            elif _wanted(record, args, time, allowed[pid], process.time_unit):
+            elif _wanted(record, args, time, allowed[pid], process):
                 writer.add(*_clipped(text, record, allowed[pid]))
                 kept += 1
         if damage:
@@ -365,15 +373,18 @@ def _wanted(
     args: argparse.Namespace,
     time: Window | None,
     spans: Spans | None,
-    unit: tuple[int, int],
+    process: ProcessInfo,
 ) -> bool:
     ts = as_integer(record.get("ts"))
     dur = as_integer(record.get("dur") or 0)
     if ts is None or dur is None:
         return False
-    ts, dur = (value * unit[0] // unit[1] for value in (ts, dur))
+    multiply, divide = process.time_unit
+    ts, dur = (value * multiply // divide for value in (ts, dur))
     if PHASES.get(record.get("ph")) == "A":
-        dur = interval_us(record)
+        dur = interval_us(record) or aggregation_interval_us(
+            process, as_integer(record.get("pid", process.pid))
+        )
     in_time = time is None or (ts + dur >= time[0] and ts <= time[1])
     if not in_time or (spans is not None and not spans.take(ts, ts + dur)):
         return False
@@ -415,7 +426,7 @@ dftracer repair --rings"""
         if args.rings:
             return _recover_rings(args)
         if not args.in_place and not args.output:
-            raise CommandError("no place for the clean copies given: use -o DIRECTORY, or --in-place")
+            raise CommandError("say where to write the clean copies: -o DIRECTORY, or --in-place")
         take_newest(args)
         target = None if args.in_place else Path(args.output)
         files, recovered = _input_files(args.paths, target)
@@ -523,8 +534,8 @@ def _add_ring_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rings",
         action="store_true",
-        help="list the rings of killed processes and recover them: into their traces, into those found under"
-        " PATH if they were moved, else into new files in -o",
+        help="list the rings of killed processes and recover them: into their traces (or those found under"
+        " PATH, if they were moved), otherwise into new files in -o",
     )
     parser.add_argument(
         "--discard",
@@ -541,7 +552,7 @@ def _recover_rings(args: argparse.Namespace) -> int:
     from dftracer import _core
 
     if args.discard and not (args.paths or args.all):
-        raise CommandError("whose events to discard? Name the PATH of their traces, or --all for every run")
+        raise CommandError("--discard needs the PATH of the traces, or --all for every run")
     requested = os.environ.get("DFTRACER_RING_DIR")
     places = [str(p) for p in map(Path, args.paths) if p.is_dir()] + ([requested] if requested else [])
     moved = _traces_by_name(args.paths)

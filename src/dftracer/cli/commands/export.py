@@ -123,7 +123,7 @@ def _write_rows(args: argparse.Namespace) -> int:
     others = [f"--{name}" for name in ("pids", "cat", "name", "time") if getattr(args, name)]
     if others:
         raise CommandError(
-            f"{', '.join(others)}: rows have no such thing; --ranks, --steps and --epochs choose"
+            f"{', '.join(others)}: step rows cannot be filtered by it; use --ranks, --steps or --epochs"
         )
     take_newest(args, rows=True)
     recover([path for path in places(args) if "://" not in path])
@@ -138,7 +138,7 @@ def _write_rows(args: argparse.Namespace) -> int:
         if chosen is not None:
             frame = frame.filter(pl.col(column).is_between(*chosen))
     if not len(frame):
-        raise CommandError("no step row matches; leave out some of the filters")
+        raise CommandError("no step row matches; remove some of the filters")
     with appearing(path) as place:
         if kind == "parquet":
             frame.write_parquet(place)

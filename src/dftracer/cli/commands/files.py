@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dftracer._terminal import in_stream_encoding
+from dftracer._console import in_stream_encoding
 from dftracer._text import Column, bytes_text, count_text, plural, seconds_text
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError, Verb
-from dftracer.cli.outputs import appearing, check_suffix, print_json, print_table, print_wrapped
+from dftracer.cli.outputs import appearing, check_suffix, print_json, print_lines, print_wrapped
 from dftracer.cli.trace_arguments import (
     add_filters,
     add_paths,
@@ -56,7 +56,7 @@ dftracer info traces/ --json"""
         if args.json:
             print_json({"files": rows})
             return EXIT_OK
-        print_table(_COLUMNS, [_texts(r) for r in rows])
+        print_lines(_COLUMNS, [_texts(r) for r in rows])
         if args.verbose:
             for r in rows:
                 print(f"{r['file']}: {r['command'] or 'command unknown'}; end: {r['end']}")

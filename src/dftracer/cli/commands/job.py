@@ -17,20 +17,20 @@ from dftracer.cli.outputs import (
     appearing,
     check_output,
     print_json,
-    print_table,
+    print_lines,
     progress,
     write_page,
     write_text,
 )
 from dftracer.cli.trace_arguments import add_places, places, recording_now, span
-from dftracer.load.find import NoTraces
+from dftracer.format.trace_names import NoTraces
 
 if TYPE_CHECKING:
     from dftracer.analyze.history import RunRow
 
 
 class Runs(Verb):
-    help = "List the runs in a place, the newest first: what they were, how fast, how they ended."
+    help = "List runs, newest first: what ran, how fast it was, how it ended."
     example = """\
 dftracer runs
 dftracer runs traces/ --name resnet50
@@ -62,14 +62,14 @@ dftracer runs traces/ --html runs.html"""
             names = sorted({row.name for row in rows if row.name})
             rows = [row for row in rows if row.name == args.name]
             if not rows:
-                known = f"; there are {', '.join(names)}" if names else "; no run has a name"
+                known = f"; known names: {', '.join(names)}" if names else "; no run has a name"
                 raise CommandError(f"no run is called {args.name!r}{known}")
         if args.json:
             print_json([row.to_json() for row in rows])
         elif not (args.quiet and args.html):
             from dftracer.report.jobs import RUN_COLUMNS, run_texts
 
-            print_table(RUN_COLUMNS, [run_texts(row) for row in rows])
+            print_lines(RUN_COLUMNS, [run_texts(row) for row in rows])
         if args.html:
             _write_runs_page(args, rows, paths)
         return EXIT_OK
@@ -107,7 +107,7 @@ def _write_reports(rows: list[RunRow], folder: Path, tick: object) -> dict[str, 
 
 
 class Goodput(Verb):
-    help = "Show how much of a job's time, over all its restarts, made new steps, and what took the rest."
+    help = "Show how much of a job's time, across restarts, went into new steps, and where the rest went."
     example = """\
 dftracer goodput traces/
 dftracer goodput traces/ --name llama-7b
@@ -119,8 +119,8 @@ dftracer goodput traces/ --html goodput.html"""
         parser.add_argument(
             "--name",
             metavar="NAME",
-            help="the runs of this name are the attempts (default: the newest run, and those it goes on"
-            " from)",
+            help="treat the runs of this name as the attempts"
+            " (default: the newest run, and those it continues)",
         )
         parser.add_argument(
             "--html", metavar="FILE", help="write a page with the parts and the steps over time"
@@ -150,15 +150,17 @@ dftracer goodput traces/ --html goodput.html"""
         elif not (args.quiet and args.html):
             print(goodput_sentence(found))
             print()
-            print_table(PART_COLUMNS, part_texts(found))
+            print_lines(PART_COLUMNS, part_texts(found))
             print()
-            print_table(ATTEMPT_COLUMNS, [attempt_texts(i + 1, a) for i, a in enumerate(found.attempts)])
+            print_lines(ATTEMPT_COLUMNS, [attempt_texts(i + 1, a) for i, a in enumerate(found.attempts)])
         if any(a.main is not None and a.main.from_rows for a in found.attempts) and not args.quiet:
-            print("dftracer goodput: where traces are gone, this is from the step rows", file=sys.stderr)
+            note = "some traces are gone; their figures come from step rows"
+            print(f"dftracer goodput: {note}", file=sys.stderr)
         if found.left_out and not args.quiet and args.name is None:
             others = f"{plural(len(found.left_out), 'other run')} in the same place"
-            are_not = "is no attempt" if len(found.left_out) == 1 else "are no attempts"
-            print(f"dftracer goodput: {others} {are_not} of this job; --name chooses", file=sys.stderr)
+            are_not = "is not an attempt" if len(found.left_out) == 1 else "are not attempts"
+            note = f"{others} {are_not} of this job; select runs with --name"
+            print(f"dftracer goodput: {note}", file=sys.stderr)
         if args.html:
             write_page(args, goodput_page(found, "Goodput"), goodput_sentence(found))
         return EXIT_OK
@@ -218,7 +220,7 @@ dftracer fleet traces/ --dask tcp://scheduler:8786"""
             for columns, rows in ((GROUP_COLUMNS, groups), (RANK_COLUMNS, ranks), (STEP_COLUMNS, steps)):
                 if rows:
                     print()
-                    print_table(columns, rows)
+                    print_lines(columns, rows)
         if len(fleet.runs) > 1 and args.run is None and not args.quiet:
             print(
                 f"dftracer fleet: run {fleet.runs[0]}, the newest; also there: {', '.join(fleet.runs[1:4])}",
@@ -230,7 +232,7 @@ dftracer fleet traces/ --dask tcp://scheduler:8786"""
 
 
 class Postmortem(Verb):
-    help = "Say why a job hangs, or what it died of: which rank first, where, and what the others did."
+    help = "Say why a job hangs or died: which rank was first, where, and what the others were doing."
     example = """\
 dftracer postmortem traces/
 dftracer postmortem                       # the job that is recording now, or the newest run
@@ -260,7 +262,7 @@ dftracer postmortem traces/ --html hang.html"""
         except NoTraces as problem:
             raise CommandError(str(problem)) from None
         if not evidence.ranks:
-            raise CommandError(f"{directory}: no process there trains, joins a process group or failed")
+            raise CommandError(f"{directory}: no process there trained, joined a process group or failed")
         verdict = judge(evidence)
         if args.html:
             write_text(Path(args.html), html_page(verdict))
@@ -294,7 +296,7 @@ _TRIGGER_FILE = "dftracer.trigger"
 
 class Trigger(Verb):
     help = (
-        "Have all ranks of a running job that is recorded as a black box keep the detail of the same steps;"
+        "Make all ranks of a running --blackbox job keep the detail of the same steps;"
         " exit code 1 if none is running there."
     )
     example = """\
@@ -334,7 +336,7 @@ dftracer trigger traces/20260102-030405 --steps 20"""
             )
         elif not folders:
             kept = "; a run without --blackbox keeps everything" if all_kept else ""
-            print(f"dftracer trigger: no process records a black box in {folder}{kept}", file=sys.stderr)
+            print(f"dftracer trigger: no running process uses --blackbox in {folder}{kept}", file=sys.stderr)
         elif not args.quiet:
             who = plural(len(running), "process", "processes")
             print(f"{who} will keep the detail of steps {first} to {first + args.steps - 1}.")
@@ -366,7 +368,7 @@ def _running_in(folder: Path) -> tuple[dict[tuple[str, int], Path], int]:
 
 
 def _next_step(folder: Path) -> int:
-    """A step that no rank will have begun when the last one notices; 0 if there were none."""
+    """A step that no rank will have begun when the last one notices the request; 0 if there were none."""
     import numpy as np
 
     from dftracer.load.rows import read_row_files

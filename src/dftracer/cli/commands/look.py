@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from dftracer._console import has_unicode, safe_console
 from dftracer._packages import need
-from dftracer._terminal import has_unicode, safe_console
 from dftracer.cli.main import EXIT_OK, CommandError, Verb
 from dftracer.cli.outputs import (
     appearing,
@@ -35,7 +35,8 @@ from dftracer.cli.trace_arguments import (
     refuse_filters,
     take_newest,
 )
-from dftracer.load.find import NoTraces, find_files, recover
+from dftracer.format.trace_names import NoTraces
+from dftracer.load.find import find_files, recover
 
 if TYPE_CHECKING:
     from dftracer.analyze import Analysis
@@ -124,7 +125,7 @@ dftracer report traces/ --ranks 0,1 --json"""
 
 @contextlib.contextmanager
 def _without_blas_threads() -> Iterator[None]:
-    """For the import of NumPy, which starts one for each core: they spin, and nobody has matrices."""
+    """Import NumPy inside this: it must not start one thread per core, which would spin for nothing."""
     given = os.environ.get(_BLAS_THREADS)
     os.environ.setdefault(_BLAS_THREADS, "1")
     try:

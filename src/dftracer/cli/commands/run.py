@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from dftracer.cli.launching import accompany, become, end_like
+from dftracer.cli.launching import exec_program, exit_like, run_as_child
 from dftracer.cli.main import Verb
 from dftracer.cli.program import (
     Notes,
@@ -58,8 +58,7 @@ dftracer run -o s3://bucket/job -- python train.py"""
         parser.add_argument(
             "--blackbox",
             action="store_true",
-            help="keep one row per step, and of the detail a bounded amount: the latest, and what surrounds"
-            " troubles",
+            help="keep a row per step and a bounded amount of detail: the latest, and around anomalies",
         )
         parser.add_argument(
             "--name", metavar="NAME", help="what the run is called in `dftracer runs` and `dftracer goodput`"
@@ -84,10 +83,10 @@ dftracer run -o s3://bucket/job -- python train.py"""
         alone = args.quiet and not args.report and not args.html and url is None
         args.naming = naming(args.name, args.tag, ask_git=not alone)
         if alone:
-            become(command, _environment(args, place, library, run_id, None))
-        return self._accompany(args, command, place, library, run_id, url)
+            exec_program(command, _environment(args, place, library, run_id, None))
+        return self._run_as_child(args, command, place, library, run_id, url)
 
-    def _accompany(
+    def _run_as_child(
         self,
         args: argparse.Namespace,
         command: list[str],
@@ -105,7 +104,7 @@ dftracer run -o s3://bucket/job -- python train.py"""
         directory.mkdir(parents=True, exist_ok=True)
         with Notes() as note:
             shipping = None if url is None else _Shipping(directory, url, run_id)
-            code = accompany(command, _environment(args, place, library, run_id, note), shipping)
+            code = run_as_child(command, _environment(args, place, library, run_id, note), shipping)
             written = _traces_of_run(run_id, directory, Path(note))
         if code and written:
             from dftracer.format.trace_names import note_failure
@@ -133,7 +132,7 @@ dftracer run -o s3://bucket/job -- python train.py"""
             _report(args, written)
         if shipping is not None:
             shipping.end(args)
-        return end_like(code)
+        return exit_like(code)
 
 
 class _Shipping:
@@ -147,10 +146,10 @@ class _Shipping:
     def __call__(self) -> None:
         """The program runs; only now load what it takes to talk to a store."""
         try:
-            from dftracer.cli.shipping import Shipper, ship_alongside
+            from dftracer.cli.shipping import BackgroundShipper, Shipper
 
             self._shipper = Shipper(self._directory, self._url, self._run_id)
-            self._thread = ship_alongside(self._shipper)
+            self._thread = BackgroundShipper(self._shipper)
             self._thread.start()
         except Exception as error:  # the program runs whatever happens here
             print(f"dftracer run: not shipping: {error}", file=sys.stderr)
@@ -248,7 +247,7 @@ def _print_verdict(files: list[Path]) -> None:
 def _verdict_lines(files: list[Path]) -> list[str]:
     """How the program ended, the verdict, why, and what to try next; or why the files cannot be analysed."""
     from dftracer.analyze import analyze
-    from dftracer.load.find import NoTraces
+    from dftracer.format.trace_names import NoTraces
 
     try:
         analysis = analyze([str(f) for f in files])

@@ -82,7 +82,7 @@ class Backend:
             return self._untraced(graph_module, example_inputs, settings)
 
         from dftracer.python.dynamo import _graphs  # noqa: PLC0415 - imports torch
-        from dftracer.python.dynamo._compile_events import compile_events  # noqa: PLC0415 - imports torch
+        from dftracer.torch.compilations import compile_events  # noqa: PLC0415 - imports torch
 
         compile_events.watch()
         compile_events.collect_breaks()

@@ -17,7 +17,6 @@ from torch import fx
 
 from dftracer import _core
 from dftracer._session import before_finalize
-from dftracer.python.dynamo._compile_events import compile_events
 from dftracer.python.dynamo._description import (
     GradRegions,
     describe,
@@ -26,6 +25,7 @@ from dftracer.python.dynamo._description import (
     is_operation,
 )
 from dftracer.python.torch import device_lane
+from dftracer.torch.compilations import compile_events
 
 _CATEGORY = "dynamo"
 
@@ -279,7 +279,7 @@ def _device_args(args: dict[str, Any]) -> dict[str, Any]:
 class _Backward:
     """Times the autograd node that AOTAutograd puts behind a graph's outputs, whatever compiled it."""
 
-    def __init__(self, root: _core.Node, args: dict[str, Any], device: DeviceClock | None) -> None:
+    def __init__(self, root: _core.Node, args: dict[str, Any], device: GraphClock | None) -> None:
         # Between the two hooks the engine may raise: an open span would be left behind, a start time is not.
         self._root = root
         self._args = args
@@ -314,17 +314,17 @@ class _Backward:
         node.register_hook(after)
 
 
-# --- Time on a CUDA device, measured by events in the stream: nothing waits for the device
+# --- Time on a CUDA device, measured by events in the stream
 
 _Finished = tuple[Any, Any, int, str, str, dict[str, Any]]
 
 
 class DeviceSpan:
-    """A stretch of the current stream, from `DeviceClock.start` to `stop`."""
+    """A stretch of the current stream, from `GraphClock.start` to `stop`."""
 
     __slots__ = ("_clock", "_device", "_start")
 
-    def __init__(self, clock: DeviceClock, device: int) -> None:
+    def __init__(self, clock: GraphClock, device: int) -> None:
         self._clock = clock
         self._device = device
         self._start = torch.cuda.Event(enable_timing=True)
@@ -336,12 +336,13 @@ class DeviceSpan:
         self._clock.finish((self._start, end, self._device, name, category, args))
 
 
-class DeviceClock:
+class GraphClock:
     """Turns pairs of CUDA events into trace events once the device has passed them.
 
-    Waiting for the device once, at its first use, aligns its clock with the trace's. Later events
-    are measured from the latest one known: CUDA gives distances as 32-bit floats, which are exact only when
-    short.
+    Who asks for the times of graphs gets their exact places: the first one waits for the device once, which
+    aligns its clock with the trace's (`dftracer.torch.device`, which runs unasked, never waits and gives bounds).
+    Later events are measured from the latest one known: CUDA gives distances as 32-bit floats, which are exact
+    only when short.
     """
 
     def __init__(self) -> None:
@@ -398,4 +399,4 @@ class DeviceClock:
                 )
 
 
-device_clock = DeviceClock()
+device_clock = GraphClock()

@@ -300,20 +300,32 @@ async function restore() {
 }
 
 // A run that was read again has other numbers for its events: the selected one among them, looked for by where it is.
-// What was read from a running process is put to the clock once more when it is written, which may round it otherwise.
+// Times read from a running process are converted again when written, and may then be rounded differently.
 const ROUNDING = 2000;
+const unlessOutdated = (e) => { if (e.outdated) throw e; return null; };
 async function renumbered(fresh) {
   const s = view.selected, pane = s && panes[s.run];
   if (!s) return null;
-  const {reading, lanes} = fresh[s.run], d = isOf(pane.details, s) ? pane.details : await json("event", s).catch(() => null);
-  const old = d && pane.rowY.get(d.row)?.lane, lane = old && lanes.find((l) => pane.key(l) === pane.key(old));
-  const row = lane?.rows[old.rows.indexOf(d.row)], t = d && Math.round(d.start + d.length / 2);
-  const near = row === undefined ? null : await json("at", {run: s.run, reading, row, t, reach: ROUNDING}).catch(() => null);
-  const same = near && near.name === d.name && Math.abs(near.start - d.start) <= ROUNDING;
-  const now = same ? {run: s.run, part: near.part, span: near.span} : null;
-  const details = now && await json("event", {...now, reading}).catch(() => null);
+  const {reading, lanes, start_us} = fresh[s.run], d = isOf(pane.details, s) ? pane.details : await json("event", s).catch(() => null);
+  // A process has another name once its training has begun ("rank 0").
+  const old = d && pane.rowY.get(d.row)?.lane, isOld = (l) => l.role === old.role && l.pid_tid === old.pid_tid;
+  const lane = old && (lanes.find((l) => pane.key(l) === pane.key(old)) ?? lanes.find(isOld));
+  const earlier = (about[s.run].start_us - start_us) * 1000;  // times count from the first event that is known
+  const found = lane ? await sameEvent(d, d.start + earlier, lane.rows, old.rows.indexOf(d.row), {run: s.run, reading}) : null;
+  const now = found && {run: s.run, part: found.part, span: found.span};
+  const details = now && await json("event", {...now, reading}).catch(unlessOutdated);
   if (view.selected !== s) return renumbered(fresh);
   return details && {selected: now, details};
+}
+
+// It is a row lower as soon as the event around it has ended, which is when that one is written.
+async function sameEvent(d, start, rows, depth, of) {
+  const t = Math.round(start + d.length / 2), near = (a, b) => Math.abs(a - b) <= ROUNDING;
+  for (const row of [...rows.slice(depth), ...rows.slice(0, depth)]) {
+    const e = await json("at", {...of, row, t, reach: ROUNDING}).catch(unlessOutdated);
+    if (e && e.name === d.name && near(e.start, start) && near(e.length, d.length)) return e;
+  }
+  return null;
 }
 
 // All at once: numbers of one reading never meet those of another.
@@ -383,8 +395,8 @@ function showLive() {
 
 async function poll() {
   let wait = 150;
+  const before = states;
   try {
-    const before = states;
     states = await json("state");
     tries = 0;
     while (panes.length < states.runs.length) panes.push(new Pane(at("panes"), panes.length, view, hooks));
@@ -405,7 +417,8 @@ async function poll() {
     if (ready) wait = states.follow ? 1000 : states.runs.every((r) => r.whole ? r.steps || r.notes.length : r.error) ? 0 : 300;
     else if (broken) wait = states.follow ? 1000 : 0;
   } catch (e) {
-    wait = Math.min(5000, 300 * 2 ** tries++);
+    if (e.outdated) states = before;  // read once more meanwhile: the newest is loaded next
+    wait = e.outdated ? 150 : Math.min(5000, 300 * 2 ** tries++);
     if (tries > 3) failed(new Error("the server no longer responds: start `dftracer view` again"));
   }
   if (wait) setTimeout(poll, wait);

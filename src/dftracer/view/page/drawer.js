@@ -138,7 +138,7 @@ export function showTable(events, total, go) {
 export function showFlame(trees, several) {
   const host = at("code"), all = trees.reduce((n, t) => n + t.seconds, 0);
   if (!all) {
-    host.replaceChildren(element("p", {class: "soft", text: "No samples of the program's own code in view: they are taken in steps that nobody annotated, while no stage is running."}));
+    host.replaceChildren(element("p", {class: "soft", text: "No samples of the program's own code in view: they are taken in automatically traced steps, while no stage is running."}));
     return;
   }
   const draw = (tree, graph, root, above) => {

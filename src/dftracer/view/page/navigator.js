@@ -93,7 +93,7 @@ export class Navigator {
     c.setTransform(ratio, 0, 0, ratio, 0, 0);
     c.fillStyle = css("--lane"); c.fillRect(0, 0, width, height);
     if (!shape) return;
-    // Twice the median reaches the top; what is longer is cut, and said so by its colour.
+    // Twice the median reaches the top; what is longer is cut, and marked by its colour.
     const n = shape.max_us.length, top = Math.max(2 * shape.median_us, 1);
     shape.max_us.forEach((us, i) => {
       const h = Math.max(2, Math.min(1, us / top) * (height - 2));

@@ -32,7 +32,7 @@ class _ShownStream:
     """A text stream that shows control characters instead of sending them; otherwise like the stream."""
 
     def __init__(self, stream: TextIO) -> None:
-        self.rich_proxied_file = stream  # rich has colours to send: safe_console() looks after its text
+        self.rich_proxied_file = stream  # rich sends colours: safe_console() escapes its text
 
     def write(self, text: str) -> int:
         self.rich_proxied_file.write(escape_controls(text))
