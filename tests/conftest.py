@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -61,6 +63,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: [not item.nodeid.startswith(place) for place in LONGEST])
 
 
+def pytest_collection_finish() -> None:
+    """What has been imported so far is no garbage of a test, nor of the processes that tests fork."""
+    gc.freeze()
+
+
 @pytest.fixture
 def program(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     """Run a program text with tracing on; nothing is set up for it."""
@@ -106,3 +113,16 @@ def nothing_left_behind() -> Iterator[None]:
     yield
     core = sys.modules.get("dftracer._core")
     assert core is None or not core.active(), "the test left a recording session in the process of all tests"
+
+
+@pytest.fixture(scope="module")  # two at once are refused by Playwright
+def browser() -> Iterator[Any]:
+    """A real one; tests open pages of their own in it, and close them."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    path = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
+    if path is None:
+        pytest.skip("no Chromium on this machine")
+    with playwright.sync_playwright() as p:
+        started = p.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield started
+        started.close()

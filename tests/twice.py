@@ -1,6 +1,6 @@
 """python tests/twice.py ARGUMENTS: pytest, and a second look at the few tests that failed.
 
-Most tests start real processes, on a machine that runs four of them and a compiler at once. A test that fails
+Most tests start real processes, on a machine that runs five of them and a compiler at once. A test that fails
 there and passes three times by itself was starved; it is named in the last lines so that somebody mends it. A
 test that fails again, more than a few failures, or a failure where nothing but the tracer can be the cause (a
 traced program that is not like the untraced one) is red at once.

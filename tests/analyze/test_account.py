@@ -86,11 +86,11 @@ def test_writing_and_waiting_for_processes_is_own_code_that_has_a_place(tmp_path
         loop.process.span("POSIX", call, loop.t - 60 * MS, 55 * MS, fname="/logs/metrics")
         loop.process.span("sample", "own_code", loop.t - 50 * MS, 10 * MS, where="log_metrics train.py:81")
     loop.process.write(tmp_path)
-    told = document(analyze(tmp_path))
-    assert told["ledger"]["total"]["own_code"] == pytest.approx(1.8)
-    assert told["ledger"]["total"]["other"] == 0
-    assert (told["bound"]["id"], told["bound"]["stage"]) == ("own_code", "log_metrics train.py:81")
-    assert "user_stage" not in {f["id"] for f in told["findings"]}
+    result = document(analyze(tmp_path))
+    assert result["ledger"]["total"]["own_code"] == pytest.approx(1.8)
+    assert result["ledger"]["total"]["other"] == 0
+    assert (result["bound"]["id"], result["bound"]["stage"]) == ("own_code", "log_metrics train.py:81")
+    assert "user_stage" not in {f["id"] for f in result["findings"]}
 
 
 @pytest.mark.parametrize("unseen", [False, True])
@@ -112,13 +112,13 @@ def test_waits_of_an_evaluation_belong_to_no_step(tmp_path: Path, unseen: bool) 
         for _ in range(9):
             loop.step(0, *PLAIN)
     loop.process.write(tmp_path)
-    told = document(analyze(tmp_path))
-    assert len(told["ledger"]["steps"]) == 40
-    assert told["evaluation"]["seconds"] == pytest.approx(1.2)
-    assert all((s or 0) >= 0 for step in told["ledger"]["steps"] for s in step["stages"].values())
-    lines = {line: each["seconds"] for line, each in told["account"].items()}
+    result = document(analyze(tmp_path))
+    assert len(result["ledger"]["steps"]) == 40
+    assert result["evaluation"]["seconds"] == pytest.approx(1.2)
+    assert all((s or 0) >= 0 for step in result["ledger"]["steps"] for s in step["stages"].values())
+    lines = {line: each["seconds"] for line, each in result["account"].items()}
     assert lines["evaluation"] == pytest.approx(0.9)
-    assert sum(lines.values()) == pytest.approx(told["account_s"])
+    assert sum(lines.values()) == pytest.approx(result["account_s"])
     assert lines["own_code"] + lines["unexplained"] + lines["peers"] + lines["input"] == 0
 
 
@@ -130,11 +130,11 @@ def test_inference_before_training_is_evaluation_and_no_step(tmp_path: Path) -> 
     for _ in range(30):
         loop.step(0, *PLAIN)
     loop.process.write(tmp_path)
-    told = document(analyze(tmp_path))
-    assert len(told["ledger"]["steps"]) == 30
-    assert told["evaluation"]["seconds"] == pytest.approx(0.5)
-    assert told["outside"]["between_s"] == 0
-    assert told["bound"]["id"] == "compute"
+    result = document(analyze(tmp_path))
+    assert len(result["ledger"]["steps"]) == 30
+    assert result["evaluation"]["seconds"] == pytest.approx(0.5)
+    assert result["outside"]["between_s"] == 0
+    assert result["bound"]["id"] == "compute"
 
 
 def test_the_time_between_steps_has_its_own_place(tmp_path: Path) -> None:
@@ -148,11 +148,11 @@ def test_the_time_between_steps_has_its_own_place(tmp_path: Path) -> None:
         loop.process.span("sample", "own_code", loop.t - 800 * MS, 10 * MS, where="plot train.py:30")
     loop.step(1 * MS, *PLAIN)
     loop.process.write(tmp_path)
-    told = document(analyze(tmp_path))
-    assert (told["bound"]["id"], told["bound"]["stage"]) == ("between_steps", "plot train.py:30")
-    assert "plot train.py:30" in told["head"][0]
-    assert "plot train.py:30" in told["head"][2]
-    found = next(f for f in told["findings"] if f["id"] == "between_steps")
+    result = document(analyze(tmp_path))
+    assert (result["bound"]["id"], result["bound"]["stage"]) == ("between_steps", "plot train.py:30")
+    assert "plot train.py:30" in result["head"][0]
+    assert "plot train.py:30" in result["head"][2]
+    found = next(f for f in result["findings"] if f["id"] == "between_steps")
     assert "plot train.py:30" in found["title"]
     assert "plot train.py:30" in found["advice"]
 
@@ -190,13 +190,13 @@ def test_the_host_blocked_by_the_device_is_sync_and_samples_take_no_time(tmp_pat
 
 def _account(a: Analysis) -> dict[str, float]:
     """The seconds of each line, after the checks that hold for every account."""
-    told = document(a)
-    assert tuple(told["account"]) == LINES
-    assert sum(row["seconds"] for row in told["account"].values()) == pytest.approx(
-        told["account_s"], rel=1e-3
+    result = document(a)
+    assert tuple(result["account"]) == LINES
+    assert sum(row["seconds"] for row in result["account"].values()) == pytest.approx(
+        result["account_s"], rel=1e-3
     )
-    assert sum(row["share"] for row in told["account"].values()) == pytest.approx(1.0, abs=1e-3)
-    return {line: row["seconds"] for line, row in told["account"].items()}
+    assert sum(row["share"] for row in result["account"].values()) == pytest.approx(1.0, abs=1e-3)
+    return {line: row["seconds"] for line, row in result["account"].items()}
 
 
 def _bound(a: Analysis) -> tuple[str, str | None]:
@@ -238,10 +238,10 @@ def test_without_steps_the_account_is_there_and_empty(tmp_path: Path) -> None:
     p = Process(10)
     p.io("read", 0, 5 * MS, "/data/a", ret=10, count=10)
     p.write(tmp_path)
-    told = document(analyze(tmp_path))
-    assert tuple(told["account"]) == LINES
-    assert told["account_s"] == 0
-    assert {row["seconds"] for row in told["account"].values()} == {0}
+    result = document(analyze(tmp_path))
+    assert tuple(result["account"]) == LINES
+    assert result["account_s"] == 0
+    assert {row["seconds"] for row in result["account"].values()} == {0}
 
 
 def test_own_code_is_named_by_function_and_line(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_own_code_is_not_where_something_else_takes_the_time(tmp_path: Path) -> 
     a = analyze(tmp_path)
     assert _bound(a)[0] == "checkpoint"
     (finding,) = (f for f in a.findings if f.id == "own_code")
-    assert "most of all in gather train.py:136" in finding.title
+    assert "especially in gather train.py:136" in finding.title
     places = finding.evidence["where_s"]
     assert places["gather train.py:136"] == pytest.approx(0.9 * finding.seconds, rel=0.01)
     assert sum(places.values()) <= finding.seconds + 1e-6
@@ -582,7 +582,7 @@ def test_inference_has_steps_and_a_verdict_in_its_own_words(tmp_path: Path) -> N
     loop.process.write(tmp_path)
     a = analyze(tmp_path)
     assert len(a.ledger["steps"]) == 20
-    assert a.verdict.startswith("The inference is input-bound: 71 % of the steady time waits for data")
+    assert a.verdict.startswith("The inference is input-bound: 71 % of the steady time is spent waiting")
 
 
 def test_no_bottleneck_is_said_only_where_everything_else_could_be_seen(tmp_path: Path) -> None:

@@ -70,10 +70,10 @@ CASES: tuple[tuple[str, Case, str, str], ...] = (
 
 @pytest.mark.parametrize(("kind", "case", "says", "never"), CASES)
 def test_advice_fits_the_case(kind: str, case: Case, says: str, never: str) -> None:
-    told = advise(kind, case)
-    assert says in told
-    assert not never or never not in told
-    assert "{" not in told
+    result = advise(kind, case)
+    assert says in result
+    assert not never or never not in result
+    assert "{" not in result
 
 
 def test_every_row_of_the_table_has_a_case() -> None:
@@ -116,7 +116,7 @@ def test_who_has_no_loader_is_told_to_use_one(tmp_path: Path, loader: bool) -> N
     p.write(tmp_path)
     a = analyze(tmp_path)
     assert document(a)["bound"]["id"] == "input"
-    assert ("by a DataLoader" in _words(a)) is not loader
+    assert ("with a DataLoader" in _words(a)) is not loader
     assert ("Use loader workers" in _words(a)) is loader
 
 

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -65,24 +64,20 @@ def address(tmp_path: Path) -> Iterator[str]:
             p.wait(30)
 
 
-def _told(analysis: Analysis) -> dict[str, Any]:
-    return document(analysis)
-
-
 def test_two_workers_on_loopback_give_the_same_report(
     tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = training_run(tmp_path / "run", events=20_000, ranks=3, workers=2, member_text=100_000)
-    here = _told(analyze(run.directory))
+    here = document(analyze(run.directory))
     seen: list[tuple[int, int]] = []
-    assert _told(analyze(run.directory, dask=address, progress=lambda *at: seen.append(at))) == here
+    assert document(analyze(run.directory, dask=address, progress=lambda *at: seen.append(at))) == here
     assert len(seen) == len(run.files)
     assert seen[-1][0] == seen[-1][1]
 
     # Large files are read by several tasks, each some of their members: here every member by its own.
     split = [s for f in run.files for s in member_spans(f, 1)]
     assert len(split) > len(run.files) + 10
-    assert _told(Analysis(analyze_on_cluster(Trace(run.directory), address, span_bytes=1))) == here
+    assert document(Analysis(analyze_on_cluster(Trace(run.directory), address, span_bytes=1))) == here
 
     # The same bytes where the trace is named by a relative path.
     monkeypatch.chdir(tmp_path)
@@ -95,12 +90,12 @@ def test_a_merged_file_in_spans_is_the_same_too(tmp_path: Path) -> None:
     run = training_run(tmp_path / "run", events=20_000, ranks=2, workers=1, member_text=200_000)
     one = tmp_path / "all.pfw.gz"
     one.write_bytes(b"".join(f.read_bytes() for f in run.files))
-    here = _told(analyze(one))
+    here = document(analyze(one))
     (process,) = Trace(one).processes
     spans = [digest_span(process, Filter(), 1 << 20, s) for s in member_spans(one, 1)]
     assert len(spans) > 4
     job = build_job([p for p, _ in join_spans(process, pickle.loads(pickle.dumps(spans)), Filter())])
-    there = _told(Analysis(job))
+    there = document(Analysis(job))
     for part in ("names", "files"):
         assert there[part] == here[part]
     assert there["ledger"]["steps"] == here["ledger"]["steps"]

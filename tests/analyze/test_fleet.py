@@ -48,9 +48,9 @@ def test_what_was_injected_is_found_and_nothing_else(fleet: Fleet) -> None:
     assert (group["ranks"], group["stage"]) == (injected["slow_group"]["ranks"], "forward")
     assert group["seconds"] == pytest.approx(0.08 * 0.06 * STEPS, rel=0.1)
     assert list(found)[:5] == ["ranks", "steps", "slow_ranks", "slow_steps", "slow_groups"]
-    said = "\n".join(fleet_lines(fleet))
-    assert f"Rank {rank['rank']} needs longer for batches" in said
-    assert f"Step {step['step']} took all ranks" in said
+    output = "\n".join(fleet_lines(fleet))
+    assert f"Rank {rank['rank']} loses time in waiting for data" in output
+    assert f"Step {step['step']} took all ranks" in output
 
 
 def test_a_cluster_gives_the_same_bytes(job: Path) -> None:

@@ -35,10 +35,10 @@ def test_rows_that_repeat_are_counted(times: int) -> None:
     columns, counts = rows.take()
     assert counts is not None
     assert columns[0].size < 6000
-    told: Counter[tuple[int, ...]] = Counter()
+    result: Counter[tuple[int, ...]] = Counter()
     for row, n in zip(zip(*(c.tolist() for c in columns), strict=True), counts.tolist(), strict=True):
-        told[row] += n
-    assert told == Counter(zip(*table.tolist(), strict=True))
+        result[row] += n
+    assert result == Counter(zip(*table.tolist(), strict=True))
 
 
 def test_a_folded_transfer_weighs_as_often_as_it_was_there() -> None:

@@ -384,15 +384,15 @@ def test_a_step_that_failed_is_no_evaluation(tmp_path: Path) -> None:
     p.span("dataloader", "fetch.iter", t, 3 * MS, step=8, auto=1)
     p.span("compute", "forward", t + 3 * MS, 9 * MS, step=8, error="ValueError", auto=1)
     p.write(tmp_path)
-    told = document(analyze(tmp_path))
-    assert told["evaluation"]["seconds"] == 0
-    assert told["outside"]["seconds"] == pytest.approx(0.012)
+    result = document(analyze(tmp_path))
+    assert result["evaluation"]["seconds"] == 0
+    assert result["outside"]["seconds"] == pytest.approx(0.012)
 
 
 def test_too_few_steps_ask_for_more_of_them(tmp_path: Path) -> None:
     p = Process(10, rank=0)
     _step(p, 0, 0, 3 * MS, 10 * MS, 20 * MS, 5 * MS, auto=1)
     p.write(tmp_path)
-    told = document(analyze(tmp_path))
-    assert told["head"][0] == "Only 1 step was recorded: too few to judge the run."
-    assert told["head"][2] == "Let it run for more steps."
+    result = document(analyze(tmp_path))
+    assert result["head"][0] == "Only 1 step was recorded: too few to judge the run."
+    assert result["head"][2] == "Let it run for more steps."

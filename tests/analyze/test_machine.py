@@ -88,7 +88,7 @@ def test_too_much_of_its_own(tmp_path: Path) -> None:
     p.write(tmp_path)
     f = _finding(analyze(tmp_path), "machine_busy")
     assert f.evidence["cause"] == "own"
-    assert "more to run than CPUs" in f.title
+    assert "more threads to run than CPUs" in f.title
     assert "OMP_NUM_THREADS" in f.advice
 
 

@@ -27,7 +27,7 @@ def _train(p: Process, steps: int, wait: int = MS, learns: bool = True) -> int:
     return t
 
 
-def _told(p: Process, folder: Path) -> tuple[Analysis, dict[str, Any]]:
+def _analysis_of(p: Process, folder: Path) -> tuple[Analysis, dict[str, Any]]:
     p.write(folder)
     a = analyze(folder)
     return a, document(a)
@@ -38,9 +38,9 @@ def test_the_forward_of_a_step_that_was_killed_is_no_evaluation(tmp_path: Path, 
     p = Process(10, rank=0, end=end)
     t = _train(p, 20)
     p.span("compute", "forward", t + MS, 10 * MS)
-    _, told = _told(p, tmp_path)
-    assert told["evaluation"]["seconds"] == 0
-    assert told["outside"]["seconds"] == pytest.approx(0.011)
+    _, result = _analysis_of(p, tmp_path)
+    assert result["evaluation"]["seconds"] == 0
+    assert result["outside"]["seconds"] == pytest.approx(0.011)
 
 
 def test_an_evaluation_that_was_killed_still_is_one(tmp_path: Path) -> None:
@@ -48,16 +48,16 @@ def test_an_evaluation_that_was_killed_still_is_one(tmp_path: Path) -> None:
     t = _train(p, 20)
     for i in range(8):
         p.span("compute", "forward", t + 10 * i * MS, 10 * MS)
-    _, told = _told(p, tmp_path)
-    assert told["evaluation"]["seconds"] == pytest.approx(0.08)
+    _, result = _analysis_of(p, tmp_path)
+    assert result["evaluation"]["seconds"] == pytest.approx(0.08)
 
 
 def test_a_single_forward_at_the_end_of_a_whole_run_is_an_evaluation(tmp_path: Path) -> None:
     p = Process(10, rank=0)
     t = _train(p, 20)
     p.span("compute", "forward", t, 10 * MS)
-    _, told = _told(p, tmp_path)
-    assert told["evaluation"]["seconds"] == pytest.approx(0.01)
+    _, result = _analysis_of(p, tmp_path)
+    assert result["evaluation"]["seconds"] == pytest.approx(0.01)
 
 
 def test_a_process_belongs_to_one_of_several_trainings(tmp_path: Path) -> None:
@@ -78,16 +78,16 @@ def test_a_step_that_raised_is_not_time_between_steps(tmp_path: Path) -> None:
     t = _train(p, 20)
     p.span("compute", "forward", t + MS, 10 * MS)
     p.span("compute", "backward", t + 11 * MS, 900 * MS, error="RuntimeError")
-    a, told = _told(p, tmp_path)
-    assert told["outside"]["seconds"] == pytest.approx(0.911)
-    assert told["bound"]["id"] == "compute"
+    a, result = _analysis_of(p, tmp_path)
+    assert result["outside"]["seconds"] == pytest.approx(0.911)
+    assert result["bound"]["id"] == "compute"
     assert "between_steps" not in [f.id for f in a.findings]
 
 
 def test_who_died_is_told_in_the_singular_and_a_pid_is_no_amount(tmp_path: Path) -> None:
     p = Process(17316, rank=0, end={"recovered": True})
     _train(p, 20)
-    a, _ = _told(p, tmp_path)
+    a, _ = _analysis_of(p, tmp_path)
     found = next(f for f in a.findings if f.id == "incomplete_trace")
     assert found.title.endswith("it is rank 0 (pid 17316, last step 19).")
     assert dict(evidence_rows(found.evidence))["recovered processes"] == "17316"
@@ -97,7 +97,7 @@ def test_who_died_is_told_in_the_singular_and_a_pid_is_no_amount(tmp_path: Path)
 def test_a_loop_that_is_wrapped_need_not_be_wrapped(tmp_path: Path, steps: int) -> None:
     p = Process(10, rank=0)
     _train(p, steps)
-    a, _ = _told(p, tmp_path)
+    a, _ = _analysis_of(p, tmp_path)
     assert head(a)[2] == "Let it run for more steps."
 
 
@@ -105,8 +105,8 @@ def test_advice_on_start_up_names_workers_only_where_there_are_any(tmp_path: Pat
     p = Process(10, rank=0)
     _train(p, 10)
     p.span("pipeline", "train", -2000 * MS, 2500 * MS)
-    a, told = _told(p, tmp_path)
-    assert told["bound"]["id"] == "startup"
+    a, result = _analysis_of(p, tmp_path)
+    assert result["bound"]["id"] == "startup"
     assert "worker" not in " ".join(head(a))
 
 
@@ -115,9 +115,9 @@ def test_a_run_of_evaluation_alone_speaks_of_no_steady_steps(tmp_path: Path) -> 
     t = _train(p, 20, learns=False)
     p.span("pipeline", "test", 0, t)
     p.span("data", "item", 0, MS // 2)
-    a, told = _told(p, tmp_path)
-    assert told["bound"]["id"] == "evaluation"
-    assert told["samples_per_s"] is None
+    a, result = _analysis_of(p, tmp_path)
+    assert result["bound"]["id"] == "evaluation"
+    assert result["samples_per_s"] is None
     assert "0.00 s" not in " ".join(head(a))
 
 
@@ -129,9 +129,9 @@ def test_steps_of_another_thread_are_not_left_out_in_silence(tmp_path: Path) -> 
     p.write(tmp_path)
     a = analyze(tmp_path)
     assert len(document(a)["ledger"]["steps"]) == 30
-    told = "20 steps of other threads are not shown: a rank's steps are those of the thread with the most."
-    assert told in notes(a)
-    assert told in markdown(a)
+    result = "20 steps of other threads are not shown: a rank's steps are those of the thread with the most."
+    assert result in notes(a)
+    assert result in markdown(a)
 
 
 def test_the_advice_names_commands_that_exist(tmp_path: Path) -> None:
@@ -139,8 +139,8 @@ def test_the_advice_names_commands_that_exist(tmp_path: Path) -> None:
     t = 0
     for i in range(20):
         t = p.step(i + 1, t, MS, 30 * MS)
-    a, told = _told(p, tmp_path)
-    assert told["bound"]["id"] == "unseen"
+    a, result = _analysis_of(p, tmp_path)
+    assert result["bound"]["id"] == "unseen"
     assert "--auto" not in head(a)[2]
 
 
@@ -153,7 +153,7 @@ def test_files_that_were_only_written_were_not_read_meanwhile(tmp_path: Path) ->
         p.span("compute", "forward", t + 20 * MS, 10 * MS)
         t = p.step(i + 1, t, 20 * MS, 10 * MS)
     worker.write(tmp_path)
-    a, _ = _told(p, tmp_path)
+    a, _ = _analysis_of(p, tmp_path)
     found = next(f for f in a.findings if f.id == "input_bound")
     assert [*found.evidence["files_while_waiting_s"]] == ["/data/a"]
 
@@ -165,7 +165,7 @@ def test_paths_that_were_only_looked_up_share_a_row(tmp_path: Path, capsys: Any)
         p.io("lstat", 100 * MS + i, 1, f"/lib/python/{i % 30}", ret=0)
     p.io("open", 102 * MS, 5, "/data/a", ret=3, flags=0)
     p.io("read", 103 * MS, 9, "/data/a", ret=10)
-    a, told = _told(p, tmp_path)
+    a, result = _analysis_of(p, tmp_path)
     assert a.file_table is not None
     rows = shown_files(a.file_table)
     assert rows.select("path", "ops").rows() == [
@@ -173,7 +173,7 @@ def test_paths_that_were_only_looked_up_share_a_row(tmp_path: Path, capsys: Any)
         ("/data/a", 2),
     ]
     assert rows["time_s"].sum() == pytest.approx(a.file_table["time_s"].sum())
-    assert (told["files_total"], len(told["files"])) == (31, 31)  # nothing is lost for programs
+    assert (result["files_total"], len(result["files"])) == (31, 31)  # nothing is lost for programs
     print_report(a)
     assert "(30 paths only looked up)" in capsys.readouterr().out
 
@@ -190,10 +190,10 @@ def test_files_that_nobody_asks_about_are_not_shown(tmp_path: Path) -> None:
         p.io(name, 105 * MS, 5, "/tmp/3oem4u_h", ret=4 if name == "write" else 0)
     p.io("open", 110 * MS, 5, "/data/mapped.bin", ret=3, flags=0)
     p.io("write", 111 * MS, 500 * MS, "/slow/handed.log", ret=80)  # so slow that it is news
-    a, told = _told(p, tmp_path)
+    a, result = _analysis_of(p, tmp_path)
     assert a.file_table is not None
     assert shown_files(a.file_table)["path"].to_list() == ["/slow/handed.log", "/data/mapped.bin"]
-    assert told["files_total"] == 7
+    assert result["files_total"] == 7
 
 
 def test_compilers_are_no_workers_of_the_loader(tmp_path: Path) -> None:
@@ -211,8 +211,8 @@ def test_compilers_are_no_workers_of_the_loader(tmp_path: Path) -> None:
     for i in range(20):
         worker.span("data", "item", 20 * i * MS, 10 * MS)
     worker.write(tmp_path)
-    _, told = _told(p, tmp_path)
-    assert [w["pid"] for w in told["workers"]] == [16]
+    _, result = _analysis_of(p, tmp_path)
+    assert [w["pid"] for w in result["workers"]] == [16]
 
 
 def _set_up(p: Process, at: int) -> int:
@@ -229,10 +229,10 @@ def test_start_up_that_wins_is_told_whole(tmp_path: Path) -> None:
         wait = 600 * MS if i == 0 else 3 * MS
         p.span("compute", "forward", t + wait, 10 * MS, auto=1)
         t = p.step(i + 1, t, wait, 10 * MS, step=i, auto=1)
-    _, told = _told(p, tmp_path)
-    assert told["bound"]["id"] == "startup"
-    assert told["startup"]["setup_s"] == pytest.approx(0.4)
-    assert told["bound"]["seconds"] == pytest.approx(told["startup"]["seconds"])
+    _, result = _analysis_of(p, tmp_path)
+    assert result["bound"]["id"] == "startup"
+    assert result["startup"]["setup_s"] == pytest.approx(0.4)
+    assert result["bound"]["seconds"] == pytest.approx(result["startup"]["seconds"])
 
 
 @pytest.mark.parametrize("before", [0, 500])
@@ -243,10 +243,10 @@ def test_the_largest_part_is_not_said_beside_a_larger_start(tmp_path: Path, befo
         p.span("compute", "forward", t + 3 * MS, 10 * MS, auto=1)
         t = p.step(i + 1, t, 3 * MS, 10 * MS, step=i, auto=1)
     p.span("pipeline", "evaluate", t, 450 * MS, auto=1)
-    _, told = _told(p, tmp_path)
-    assert told["bound"]["id"] == "evaluation"
+    _, result = _analysis_of(p, tmp_path)
+    assert result["bound"]["id"] == "evaluation"
     where = " after the start" if before else ""
-    assert told["verdict"].startswith(f"Evaluation is the largest part{where}: 0.45 s")
+    assert result["verdict"].startswith(f"Evaluation is the largest part{where}: 0.45 s")
 
 
 @pytest.mark.parametrize("again", [0, 1])
@@ -260,9 +260,9 @@ def test_a_compilation_of_forward_and_backward_is_no_recompilation(tmp_path: Pat
             p.span("dynamo", "recompile" if i < again else "compile", t + 2 * MS, took, auto=1)
         p.span("compute", "forward", t + MS, 10 * MS + took, auto=1)
         t = p.step(i + 1, t, MS, 12 * MS + took, step=i, auto=1)
-    a, told = _told(p, tmp_path)
-    assert told["bound"]["id"] == "compilation"
-    (first, *_) = told["findings"]
+    a, result = _analysis_of(p, tmp_path)
+    assert result["bound"]["id"] == "compilation"
+    (first, *_) = result["findings"]
     if again:
         assert (first["id"], [s["id"] for s in first["symptoms"]]) == ("recompiles", ["compilation_time"])
         assert first["evidence"]["recompilations"] == 1
@@ -285,8 +285,8 @@ def _with_own_work(p: Process, *own: tuple[str, int]) -> None:
 def test_work_of_the_user_in_two_halves_is_not_put_on_one(tmp_path: Path) -> None:
     p = Process(10, rank=0)
     _with_own_work(p, ("tokenize", 20), ("augment", 18), ("log", 6))
-    a, told = _told(p, tmp_path)
-    assert (told["bound"]["id"], told["bound"]["stage"]) == ("other", "tokenize")
+    a, result = _analysis_of(p, tmp_path)
+    assert (result["bound"]["id"], result["bound"]["stage"]) == ("other", "tokenize")
     assert "bound by tokenize and augment: 88 %" in a.verdict
     assert any(f.title.endswith("spent in tokenize and augment.") for f in a.findings)
 
@@ -295,6 +295,6 @@ def test_the_start_of_workers_is_no_work_of_the_user(tmp_path: Path) -> None:
     p = Process(10, rank=0)
     _with_own_work(p, ("tokenize", 20))
     p.io("fork", -5000 * MS, 4000 * MS, "/bin/python", ret=11)
-    a, _ = _told(p, tmp_path)
+    a, _ = _analysis_of(p, tmp_path)
     assert "bound by tokenize" in a.verdict
     assert not any("fork" in f.title for f in a.findings)

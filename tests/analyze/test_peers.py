@@ -111,7 +111,7 @@ dist.destroy_process_group()
 
 
 @dataclass
-class Told:
+class Reported:
     """The report of a run, and what each rank says of itself."""
 
     folder: Path
@@ -127,7 +127,7 @@ class Told:
         return next((f for f in every if f["id"] == ident), None)
 
 
-def run(folder: Path, kind: str, steps: int = STEPS, longer: float = 0.1) -> Told:
+def run(folder: Path, kind: str, steps: int = STEPS, longer: float = 0.1) -> Reported:
     """One rank takes longer in one place, by this share of a step."""
     ranks = RANKS
     (folder / "train.py").write_text(PROGRAM)
@@ -149,35 +149,35 @@ def run(folder: Path, kind: str, steps: int = STEPS, longer: float = 0.1) -> Tol
         timeout=500,
     )
     assert ran.returncode == 0, ran.stderr
-    told = subprocess.run(
+    result = subprocess.run(
         [*tool, "report", "traces", "--json", "-q"], cwd=folder, capture_output=True, text=True, check=True
     )
     truth = {i: json.loads((folder / f"truth{i}.json").read_text()) for i in range(ranks)}
-    return Told(folder, json.loads(told.stdout), {i: t["injected"] for i, t in truth.items()})
+    return Reported(folder, json.loads(result.stdout), {i: t["injected"] for i, t in truth.items()})
 
 
-def check_late(told: Told, late: int, stages: set[str], share: float = 0.9) -> None:
+def check_late(result: Reported, late: int, stages: set[str], share: float = 0.9) -> None:
     """One rank is late, in one stage: it is named with it, and caused nearly all of the waiting."""
-    ranks = told.ranks
+    ranks = result.ranks
     assert all(r["collectives_matched"] for r in ranks.values())
     assert max(ranks, key=lambda i: ranks[i]["caused_waiting_s"]) == late
     causes = ranks[late]["caused_by_stage_s"]
     assert max(causes, key=lambda s: causes[s]) in stages
-    found = told.finding("straggler_rank")
+    found = result.finding("straggler_rank")
     assert found is not None
     assert found["evidence"]["rank"] == late
     assert found["evidence"]["stage"] in stages
     for i, rank in ranks.items():
         if i != late:  # waiting cannot be less than what was added, and noise adds little to it
-            assert rank["waiting_for_peers_s"] >= share * told.injected[late]
+            assert rank["waiting_for_peers_s"] >= share * result.injected[late]
 
 
 def test_a_rank_that_is_late_in_its_backward_is_found(tmp_path: Path) -> None:
     """By more than ranks of a busy machine wait for a CPU; a tenth of a step is a part of `make test-all`."""
-    told = run(tmp_path, "backward", steps=8, longer=1.0)
-    check_late(told, RANKS - 1, {"backward"}, share=0.7)
-    assert told.ranks[0]["waiting_by_stage_s"]["backward"] > 0
-    ledger, waited = told.json["ledger"]["ranks"]["0"], told.ranks[0]["waiting_by_stage_s"]["backward"]
+    result = run(tmp_path, "backward", steps=8, longer=1.0)
+    check_late(result, RANKS - 1, {"backward"}, share=0.7)
+    assert result.ranks[0]["waiting_by_stage_s"]["backward"] > 0
+    ledger, waited = result.json["ledger"]["ranks"]["0"], result.ranks[0]["waiting_by_stage_s"]["backward"]
     assert ledger["backward"] > waited, "the ledger has the wall time of a stage"
 
 
@@ -193,18 +193,18 @@ def test_a_rank_that_is_late_in_its_backward_is_found(tmp_path: Path) -> None:
     ],
 )
 def test_ten_percent_of_a_step_in_one_place(tmp_path: Path, kind: str, stages: set[str]) -> None:
-    told = run(tmp_path, kind)
+    result = run(tmp_path, kind)
     late = RANKS - 1
-    check_late(told, late, stages)
-    waited = [r["waiting_for_peers_s"] for i, r in told.ranks.items() if i != late]
-    assert waited == pytest.approx([told.injected[late]] * len(waited), rel=0.05)
+    check_late(result, late, stages)
+    waited = [r["waiting_for_peers_s"] for i, r in result.ranks.items() if i != late]
+    assert waited == pytest.approx([result.injected[late]] * len(waited), rel=0.05)
 
 
 @pytest.mark.alone
 def test_ranks_that_are_late_in_turns_are_no_stragglers(tmp_path: Path) -> None:
-    told = run(tmp_path, "alternating")
-    assert told.finding("straggler_rank") is None
-    found = told.finding("ranks_in_turn")
+    result = run(tmp_path, "alternating")
+    assert result.finding("straggler_rank") is None
+    found = result.finding("ranks_in_turn")
     assert found is not None
     assert "no chronic straggler" in found["title"]
     assert found["evidence"]["stage"] == "forward"
@@ -212,27 +212,27 @@ def test_ranks_that_are_late_in_turns_are_no_stragglers(tmp_path: Path) -> None:
 
 @pytest.mark.alone
 def test_a_rank_that_has_fewer_batches_waits_for_the_others_at_the_end(tmp_path: Path) -> None:
-    told = run(tmp_path, "uneven")
-    late = told.ranks[RANKS - 1]
+    result = run(tmp_path, "uneven")
+    late = result.ranks[RANKS - 1]
     assert late["steps"] == STEPS - 1
-    assert told.finding("straggler_rank") is None
-    most = max(told.ranks, key=lambda i: told.ranks[i]["waiting_for_peers_s"])
+    assert result.finding("straggler_rank") is None
+    most = max(result.ranks, key=lambda i: result.ranks[i]["waiting_for_peers_s"])
     assert most == RANKS - 1
     assert late["waiting_by_stage_s"]["comm"] == pytest.approx(STEP_S, rel=0.4)
 
 
 @pytest.mark.alone
 def test_others_wait_while_one_rank_saves(tmp_path: Path) -> None:
-    told = run(tmp_path, "checkpoint")
-    check_late(told, 0, {"checkpoint"})
-    found = told.finding("straggler_rank")
+    result = run(tmp_path, "checkpoint")
+    check_late(result, 0, {"checkpoint"})
+    found = result.finding("straggler_rank")
     assert found is not None
     assert "Rank 0 is checkpointing while the others wait" in found["title"]
     # One cause is one finding: that training stops for it belongs to it.
     assert [s["id"] for s in found["symptoms"]] == ["checkpoint_stall"]
-    assert "checkpoint_stall" not in {f["id"] for f in told.json["findings"]}
-    waited = [r["waiting_for_peers_s"] for i, r in told.ranks.items() if i]
-    assert waited == pytest.approx([told.injected[0]] * len(waited), rel=0.05)
+    assert "checkpoint_stall" not in {f["id"] for f in result.json["findings"]}
+    waited = [r["waiting_for_peers_s"] for i, r in result.ranks.items() if i]
+    assert waited == pytest.approx([result.injected[0]] * len(waited), rel=0.05)
 
 
 NCCL = """
@@ -315,7 +315,7 @@ def nccl(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
 
 
-def run_nccl(folder: Path, caller: Path, kind: str, ranks: int = 2, steps: int = 10) -> Told:
+def run_nccl(folder: Path, caller: Path, kind: str, ranks: int = 2, steps: int = 10) -> Reported:
     (folder / "train.py").write_text(NCCL)
     (folder / "launch.py").write_text(LAUNCH)
     tool = [sys.executable, "-m", "dftracer.cli"]
@@ -326,11 +326,11 @@ def run_nccl(folder: Path, caller: Path, kind: str, ranks: int = 2, steps: int =
         [*tool, "run", "-q", "-o", "traces", "--", *command],
         cwd=folder, env={**env, **meeting}, check=True, timeout=300,
     )  # fmt: skip
-    told = subprocess.run(
+    result = subprocess.run(
         [*tool, "report", "traces", "--json", "-q"], cwd=folder, capture_output=True, text=True, check=True
     )
     truth = {i: json.loads((folder / f"truth{i}.json").read_text()) for i in range(ranks)}
-    return Told(folder, json.loads(told.stdout), {i: t["injected"] for i, t in truth.items()})
+    return Reported(folder, json.loads(result.stdout), {i: t["injected"] for i, t in truth.items()})
 
 
 @pytest.mark.parametrize(
@@ -344,23 +344,23 @@ def run_nccl(folder: Path, caller: Path, kind: str, ranks: int = 2, steps: int =
 def test_who_is_late_to_nccl_is_found_by_how_long_the_others_are_blocked(
     nccl: Path, tmp_path: Path, kind: str, stages: set[str]
 ) -> None:
-    told = run_nccl(tmp_path, nccl, kind)
-    check_late(told, 1, stages, share=0.6)  # of what was added, so much is certain at least
-    early, late = told.ranks[0], told.ranks[1]
+    result = run_nccl(tmp_path, nccl, kind)
+    check_late(result, 1, stages, share=0.6)  # of what was added, so much is certain at least
+    early, late = result.ranks[0], result.ranks[1]
     assert early["waiting_at_least"]
     assert set(early["waiting_by_stage_s"]) == {"sync"}
     assert early["waiting_for_peers_s"] <= json.loads((tmp_path / "truth0.json").read_text())["blocked"]
     assert late["waiting_for_peers_s"] < 0.5 * early["waiting_for_peers_s"]
-    found = told.finding("straggler_rank")
+    found = result.finding("straggler_rank")
     assert found is not None
     assert "lose at least" in found["title"]
-    assert sum(line["share"] for line in told.json["account"].values()) == pytest.approx(1, abs=1e-4)
-    assert told.json["account"]["peers"]["seconds"] > told.json["account"]["device"]["seconds"]
+    assert sum(line["share"] for line in result.json["account"].values()) == pytest.approx(1, abs=1e-4)
+    assert result.json["account"]["peers"]["seconds"] > result.json["account"]["device"]["seconds"]
 
 
 def test_a_device_that_is_busy_itself_waits_for_nobody(nccl: Path, tmp_path: Path) -> None:
     """One host launches later, but no device ever runs out of work: nobody is late."""
-    told = run_nccl(tmp_path, nccl, "device")
-    found = told.finding("straggler_rank")
+    result = run_nccl(tmp_path, nccl, "device")
+    found = result.finding("straggler_rank")
     assert found is None or found["evidence"]["kind"] != "chronic"
-    assert told.ranks[0]["waiting_for_peers_s"] < 0.05 * 10 / 2, "its host was later by 0.05 s in each step"
+    assert result.ranks[0]["waiting_for_peers_s"] < 0.05 * 10 / 2, "its host was later by 0.05 s in each step"

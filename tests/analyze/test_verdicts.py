@@ -104,14 +104,14 @@ def test_compute_alone_is_no_bottleneck_and_its_largest_part_is_told(tmp_path: P
 
 def test_what_is_between_ten_and_forty_percent_stands_beside_the_largest(tmp_path: Path) -> None:
     a = _run(tmp_path, 30, 13 * MS, _plain(53, 20, 14))
-    assert a.verdict == "Forward is the largest part (53 %); 13 % waits for data."
+    assert a.verdict == "Forward is the largest part (53 %); 13 % is spent waiting for data."
     assert _bound(a) == ("compute", "forward")
 
 
 def test_the_largest_line_wins_and_compute_is_one_line(tmp_path: Path) -> None:
     a = _run(tmp_path, 30, 44 * MS, _plain(18, 18, 18))
     assert _bound(a) == ("compute", "forward")
-    assert a.verdict == "Compute is the largest part (55 %); 45 % waits for data."
+    assert a.verdict == "Compute is the largest part (55 %); 45 % is spent waiting for data."
     assert "ai.data.item" in head(a)[2]  # the loader can be helped
     b = tmp_path / "b"
     b.mkdir()
@@ -130,7 +130,7 @@ def test_what_an_unannotated_loader_did_is_not_guessed(tmp_path: Path) -> None:
     worker.write(tmp_path)
     a = _checked(analyze(tmp_path))
     assert _bound(a) == ("input", None)
-    assert "55 % of the steady time waits for data; what the loader did is not visible" in a.verdict
+    assert "55 % of the steady time is spent waiting for data; what the loader did" in a.verdict
     assert "idle" not in " ".join(head(a))
     assert "annotate" in head(a)[2].lower()
     assert a.ledger["wait_explained"]["0"]["unseen"] == pytest.approx(45 * 30 / 1e3)
@@ -405,7 +405,7 @@ def test_what_passes_before_the_first_step_is_named(tmp_path: Path) -> None:
         t = _step(p, i + 1, t, MS, _plain(10, 8, 1), step=i)
     p.write(tmp_path)
     found = _finding(_checked(analyze(tmp_path)), "before_first_step")
-    assert found.title == "4.00 s of the run (67 %) pass before the first step (mostly checkpointing)."
+    assert found.title == "4.00 s of the run (67 %) is spent before the first step (mostly checkpointing)."
     assert found.evidence["stage"] == "checkpoint"
 
 
@@ -439,7 +439,7 @@ def test_what_is_no_finding_of_its_own_is_left_in_the_others(tmp_path: Path) -> 
     a = _epochs(tmp_path, 160 * MS)
     assert "epoch_restarts" not in _ids(a)
     assert "input-bound: 81 % of the steady time" in head(a)[0]
-    assert _finding(a, "input_bound").title.startswith("81 % of the steady time waits for data")
+    assert _finding(a, "input_bound").title.startswith("81 % of the steady time is spent waiting for data")
 
 
 def test_a_share_that_leaves_something_out_says_so(tmp_path: Path) -> None:
@@ -447,7 +447,7 @@ def test_a_share_that_leaves_something_out_says_so(tmp_path: Path) -> None:
     assert "epoch_restarts" in _ids(a)
     assert "input-bound: 85 % of the steady time" in head(a)[0]
     title = _finding(a, "input_bound").title
-    assert title.startswith("59 % of the steady time waits for data")
+    assert title.startswith("59 % of the steady time is spent waiting for data")
     assert title.endswith(", besides the first steps of epochs.")
 
 
@@ -483,8 +483,8 @@ def test_advice_on_storage_knows_whether_there_are_workers(tmp_path: Path) -> No
 
 def test_times_below_a_millisecond_are_told(tmp_path: Path) -> None:
     a = _run(tmp_path, 30, 1, [(*FORWARD, 250), (*BACKWARD, 120), (*UPDATE, 60)])
-    told = "Of each 0.431 ms step: forward 0.25 ms, backward 0.12 ms, optimizer 0.06 ms"
-    assert head(a)[1] == f"{told}; waiting for data under 0.01 ms."
+    result = "Of each 0.431 ms step: forward 0.25 ms, backward 0.12 ms, optimizer 0.06 ms"
+    assert head(a)[1] == f"{result}; waiting for data under 0.01 ms."
 
 
 def test_a_short_checkpoint_takes_more_than_no_time(tmp_path: Path) -> None:
@@ -623,13 +623,13 @@ def test_evaluation_is_not_training(tmp_path: Path, kind: str) -> None:
             evaluated += 100 * MS
     p.write(tmp_path)
     a = _checked(analyze(tmp_path))
-    told = document(a)
-    assert told["evaluation"]["seconds"] == pytest.approx(evaluated / S)
-    assert told["outside"]["seconds"] == 0
-    assert len(told["ledger"]["steps"]) == 60
-    assert told["ledger"]["total"]["forward"] == pytest.approx(0.6)
-    assert sum(told["ledger"]["total"].values()) == pytest.approx(1.2)
-    assert told["ledger"]["outside_steps"]["0"]["evaluation"] == pytest.approx(evaluated / S)
+    result = document(a)
+    assert result["evaluation"]["seconds"] == pytest.approx(evaluated / S)
+    assert result["outside"]["seconds"] == 0
+    assert len(result["ledger"]["steps"]) == 60
+    assert result["ledger"]["total"]["forward"] == pytest.approx(0.6)
+    assert sum(result["ledger"]["total"].values()) == pytest.approx(1.2)
+    assert result["ledger"]["outside_steps"]["0"]["evaluation"] == pytest.approx(evaluated / S)
     assert _bound(a) == ("compute", "forward")
     assert [f for f in a.findings if f.severity != "info"] == []
 
@@ -653,10 +653,10 @@ def test_a_loop_that_only_takes_batches_is_no_evaluation(tmp_path: Path, auto: b
     for i in range(50):
         t = _step(p, i + 1, t, MS, _plain(10, 8, 1), step=i, **mark)
     p.write(tmp_path)
-    told = document(_checked(analyze(tmp_path)))
-    assert len(told["ledger"]["steps"]) == 50
-    assert told["evaluation"]["seconds"] == pytest.approx(before / S if use else 0)
-    assert told["startup"]["seconds"] == pytest.approx(0 if use else before / S)
+    result = document(_checked(analyze(tmp_path)))
+    assert len(result["ledger"]["steps"]) == 50
+    assert result["evaluation"]["seconds"] == pytest.approx(before / S if use else 0)
+    assert result["startup"]["seconds"] == pytest.approx(0 if use else before / S)
 
 
 def test_a_long_evaluation_is_the_headline(tmp_path: Path) -> None:
@@ -939,8 +939,7 @@ def test_fetches_without_steps_are_told(tmp_path: Path) -> None:
         p.span(*FORWARD, (100 * i + 10) * MS, 60 * MS)
     p.write(tmp_path)
     assert head(analyze(tmp_path))[1] == (
-        "30 batches were fetched, but neither the body of a fetch.iter loop nor a profiler step nor a"
-        " compute.step was recorded."
+        "30 batches were fetched, but no fetch.iter loop body, profiler step or compute.step was recorded."
     )
 
 

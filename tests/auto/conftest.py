@@ -154,9 +154,9 @@ class Nursery:
         while name not in self._outcomes:
             line = self._process.stdout.readline()
             assert line, f"the nursery ended before {name}"
-            told = json.loads(line)
-            self._outcomes[told["name"]] = Outcome(
-                told["code"], told["out"], told["err"], self._directory / told["name"]
+            result = json.loads(line)
+            self._outcomes[result["name"]] = Outcome(
+                result["code"], result["out"], result["err"], self._directory / result["name"]
             )
         return self._outcomes[name]
 

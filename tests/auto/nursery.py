@@ -7,6 +7,7 @@ Reads lines of JSON {"name", "file", "args", "trace", "both", "needs"}; answers 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -63,13 +64,15 @@ def main() -> None:
         if pid not in running:
             return
         task, out, err = running.pop(pid)
-        told = {"name": task["name"], "code": os.waitstatus_to_exitcode(status)}
+        result = {"name": task["name"], "code": os.waitstatus_to_exitcode(status)}
         for key, file in (("out", out), ("err", err)):
             file.seek(0)
-            told[key] = file.read().decode(errors="replace")
+            result[key] = file.read().decode(errors="replace")
             file.close()
-        print(json.dumps(told), flush=True)
+        print(json.dumps(result), flush=True)
 
+    # Half of what a forked program would do is to look through torch's objects, and to copy their pages.
+    gc.freeze()
     for line in sys.stdin:
         task = json.loads(line)
         if task["needs"]:

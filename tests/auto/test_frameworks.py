@@ -16,8 +16,8 @@ HERE = Path(__file__).parent
 
 
 def _run(tmp_path: Path, program: str, *args: str, auto: bool = True, **more: str) -> tuple[Capture, str]:
-    told = _outcome(tmp_path, program, *args, auto=auto, **more)
-    return read(tmp_path / "trace"), told
+    result = _outcome(tmp_path, program, *args, auto=auto, **more)
+    return read(tmp_path / "trace"), result
 
 
 def _outcome(tmp_path: Path, program: str, *args: str, auto: bool, **more: str) -> str:
@@ -61,7 +61,9 @@ def _blocks_and_evaluations_are_apart(events: Capture) -> None:
 
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_hugging_face_trainer(tmp_path: Path, by_hand: bool) -> None:
-    events, told = _run(tmp_path, "hf_trainer", str(tmp_path / "out"), *["hand"] * by_hand, auto=not by_hand)
+    events, result = _run(
+        tmp_path, "hf_trainer", str(tmp_path / "out"), *["hand"] * by_hand, auto=not by_hand
+    )
     assert _count(events, "dataloader", "fetch.block") == 12
     assert _count(events, "compute", "step") == 12
     assert _count(events, "compute", "forward") == _count(events, "compute", "backward") == 24
@@ -73,12 +75,14 @@ def test_hugging_face_trainer(tmp_path: Path, by_hand: bool) -> None:
     _blocks_and_evaluations_are_apart(events)
     assert {e.args["step"] for e in events if e.name == "fetch.block"} == set(range(12))
     if not by_hand:
-        assert "PyTorch, Hugging Face Trainer: steps are recorded" in told
+        assert "PyTorch, Hugging Face Trainer: steps are recorded" in result
 
 
 @pytest.mark.parametrize(("kind", "by_hand"), [("auto", False), ("manual", False), ("auto", True)])
 def test_lightning(tmp_path: Path, kind: str, by_hand: bool) -> None:
-    events, told = _run(tmp_path, "lightning_fit", kind, str(tmp_path), *["hand"] * by_hand, auto=not by_hand)
+    events, result = _run(
+        tmp_path, "lightning_fit", kind, str(tmp_path), *["hand"] * by_hand, auto=not by_hand
+    )
     assert _count(events, "dataloader", "fetch.block") == 24
     for name in ("forward", "backward", "step"):
         assert _count(events, "compute", name) == 24
@@ -88,15 +92,15 @@ def test_lightning(tmp_path: Path, kind: str, by_hand: bool) -> None:
     _blocks_and_evaluations_are_apart(events)
     assert any(e.cat == "lightning" for e in events) is by_hand
     if not by_hand:
-        assert "PyTorch, Lightning: steps are recorded" in told
+        assert "PyTorch, Lightning: steps are recorded" in result
 
 
 def test_accelerate(tmp_path: Path) -> None:
-    events, told = _run(tmp_path, "accelerated")
+    events, result = _run(tmp_path, "accelerated")
     assert _count(events, "dataloader", "fetch.block") == 6
     assert _count(events, "compute", "backward") == 12
     assert _count(events, "compute", "step") == 6
-    assert "PyTorch, Accelerate: steps are recorded" in told
+    assert "PyTorch, Accelerate: steps are recorded" in result
 
 
 @pytest.mark.parametrize(("backend", "by_hand"), [("torch", False), ("jax", True)])
@@ -127,16 +131,16 @@ def test_deepspeed(tmp_path: Path) -> None:
     if importlib.util.find_spec("deepspeed") is None:
         pytest.skip("no deepspeed here")
     (tmp_path / "off").mkdir()
-    events, told = _run(tmp_path, "deepspeed_engine", str(tmp_path / "store"))
+    events, result = _run(tmp_path, "deepspeed_engine", str(tmp_path / "store"))
     untold = _outcome(tmp_path / "off", "deepspeed_engine", str(tmp_path / "off" / "store"), auto=False)
-    assert "PyTorch, DeepSpeed: steps are recorded" in told
+    assert "PyTorch, DeepSpeed: steps are recorded" in result
     losses = [
         [line for line in (where / "stdout").read_text().splitlines() if line.startswith("loss")]
         for where in (tmp_path, tmp_path / "off")
     ]
     assert len(losses[0]) == 2
     assert losses[0] == losses[1]
-    assert told.count("Warning") == untold.count("Warning")
+    assert result.count("Warning") == untold.count("Warning")
     # Two batches a step; ZeRO steps the weight and the bias one after the other.
     assert _count(events, "dataloader", "fetch.block") == 12
     assert _count(events, "compute", "forward") == _count(events, "compute", "backward") == 24

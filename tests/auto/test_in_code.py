@@ -6,6 +6,7 @@ import pickle
 import queue
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -171,9 +172,9 @@ def test_two_parts_that_observe_one_function_leave_in_any_order(tmp_path: Path) 
         for name, part in zip("ab", parts, strict=True):
             part.around(torch, "load", tells(name))
         assert torch.load(file) == [1]
-        parts[first_to_leave].take_back()
+        parts[first_to_leave].undo_all()
         assert torch.load(file) == [1]
-        parts[1 - first_to_leave].take_back()
+        parts[1 - first_to_leave].undo_all()
         assert torch.load(file) == [1]
         assert "".join(seen) == ("bab", "baa")[first_to_leave]
         assert torch.load.__code__ is own
@@ -182,7 +183,7 @@ def test_two_parts_that_observe_one_function_leave_in_any_order(tmp_path: Path) 
 def test_what_is_no_plain_function_is_left_alone() -> None:
     for owner, name in ((torch, "ones"), (torch.Tensor, "to"), (torch.nn.Module, "training")):
         before = getattr(owner, name, None)
-        with pytest.raises(TypeError, match="no plain function"):
+        with pytest.raises(TypeError, match="not a plain function"):
             patches.Patches().around(owner, name, lambda original: original)
         assert getattr(owner, name, None) is before
 
@@ -249,6 +250,15 @@ def test_a_loop_by_hand_silences_fetching_for_as_long_as_it_is_used(watched: Non
     assert len(events.named("fetch.block")) == 6
     assert len(automatic) == 3
     assert len([e for e in events.named("fetch.iter") if e.args.get("auto")]) == 3
+
+
+def test_a_loop_by_hand_over_an_iterator_that_was_made_long_before(watched: None) -> None:
+    batches = iter(loader())
+    time.sleep(0.02)
+    with capture() as events:
+        train(ai.dataloader.fetch.iter(batches))
+    assert len(events.named("fetch.iter")) == 3
+    assert not [e for e in events.named("fetch.iter") if e.args.get("auto")]
 
 
 def test_copies_to_a_device_with_their_bytes(watched: None) -> None:

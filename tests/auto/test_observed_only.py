@@ -403,25 +403,25 @@ def test_everything_observed_is_what_it_was(tmp_path: Path) -> None:
     """Walks over all that is changed: nothing about it tells, while it is changed and after."""
     program = textwrap.dedent(WALK) + textwrap.dedent("""
         from dftracer import auto, collect, hooks
-        from dftracer.collect._windows import Foreign
+        from dftracer.collect._windows import OtherProfilers
         from dftracer.torch import hang
         store = torch.distributed.HashStore()
         torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-        foreign = Foreign(torch, lambda reason: None)
+        others = OtherProfilers(torch, lambda reason: None)
 
         def on():
             hang.install_by_hand(torch.distributed.distributed_c10d)  # until finalize()
             assert auto.install()
             hooks.install()
-            foreign.watch()
+            others.watch()
             # torch looks at its own functions once it compiles
             torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
 
         def off():
-            foreign.unwatch()
+            others.unwatch()
             hooks.uninstall()
             auto.uninstall()
-            hang._leave()
+            hang._uninstall_by_hand()
 
         on()
         things = found()

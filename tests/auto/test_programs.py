@@ -63,24 +63,24 @@ def test_the_program_as_it_stands_has_its_steps(run: str, nursery: Nursery) -> N
 def test_what_is_deduced_is_what_is_said_by_hand(run: str, nursery: Nursery) -> None:
     twin = nursery.outcome(run, by_hand=True)
     assert (twin.code != 0) == (run in FAILS), twin.err
-    deduced, said = twin.half(deduced=True), twin.half(deduced=False)
-    assert _steps(deduced) == _steps(said) == STEPS.get(run, 12)
-    seen, known = _shares(deduced), _shares(said)
+    deduced, output = twin.half(deduced=True), twin.half(deduced=False)
+    assert _steps(deduced) == _steps(output) == STEPS.get(run, 12)
+    seen, known = _shares(deduced), _shares(output)
     off = {stage: (round(seen[stage], 2), round(known[stage], 2)) for stage in known}
     # On a busy machine the program may lose its CPU between the two ways' looks at the clock.
-    points = 1.0 + 100 * (said["machine"]["waited_for_cpu_share"] or 0.0)
+    points = 1.0 + 100 * (output["machine"]["waited_for_cpu_share"] or 0.0)
     assert all(abs(a - b) <= points for a, b in off.values()), off
-    verdicts = [(half["bound"] or {}).get("id") for half in (deduced, said)]
+    verdicts = [(half["bound"] or {}).get("id") for half in (deduced, output)]
     assert verdicts[0] == verdicts[1]
 
 
 @pytest.mark.parametrize("run", EVERY)
 def test_the_program_is_none_the_wiser(run: str, nursery: Nursery) -> None:
-    said = [
+    output = [
         [line for line in nursery.outcome(run, by_hand).out.splitlines() if line.startswith(("loss", "held"))]
         for by_hand in (False, True)
     ]
-    assert said[0] == said[1]
+    assert output[0] == output[1]
 
 
 @pytest.mark.parametrize("run", EVERY)

@@ -20,7 +20,7 @@ from dftracer.testing import Event, read
 from support.process import clean_environment
 
 PROGRAM = """
-import contextlib, copy, itertools, json, os, queue, sys, threading, time
+import contextlib, copy, gc, itertools, json, os, queue, sys, threading, time
 import numpy, torch
 import torch._dynamo  # the first optimizer of each process would import it, which takes seconds
 from torch import nn
@@ -402,6 +402,7 @@ def no_module():
         (x * weight).sum().backward()
         optimizer.step()
 
+gc.freeze()  # torch's objects are no garbage of the loops
 for program in sys.argv[1:]:
     sys.stdout.flush()
     pid = os.fork()
@@ -556,7 +557,9 @@ def test_own_code_is_named(name: str, ran: Ran) -> None:
         assert e.cat == "sample"
         where[e.args["where"]] += e.dur
     line = next(i for i, text in enumerate(PROGRAM.splitlines(), 1) if text == "    time.sleep(seconds)")
-    assert max(where, key=lambda each: where[each]) == f"nap loops.py:{line}"
+    # Where a line waits for a CPU, it takes as long as that, too.
+    waited_us = _unsure(ran[name][0]) * 1e6
+    assert where[f"nap loops.py:{line}"] > max(0, max(where.values()) - waited_us), where
     innermost = [e.args["stack"].split(";")[-1] for e in samples if e.args["where"].startswith("nap ")]
     assert all(frame.startswith("nap loops.py:") for frame in innermost)
 

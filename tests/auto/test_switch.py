@@ -60,7 +60,7 @@ def test_run_says_what_it_found_and_what_came_of_it(tmp_path: Path) -> None:
     assert len(events.named("fetch.block")) == 5
     assert [e.args["kind"] for e in events.named("transfer")] == ["cpu to meta"] * 5
     assert len(events.named("capture")) == 1
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "dftracer.cli", "report", "--json", "traces"],
         cwd=tmp_path,
         env=environment(),
@@ -69,7 +69,7 @@ def test_run_says_what_it_found_and_what_came_of_it(tmp_path: Path) -> None:
         timeout=100,
         check=True,
     )
-    report = json.loads(told.stdout)
+    report = json.loads(result.stdout)
     slow = report["ledger"]["steps"][3]["waited_for"]
     assert (slow["worker"], slow["batch"]) == (0, 3)
     assert slow["items"][0]["index"] == 7

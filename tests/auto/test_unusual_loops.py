@@ -13,7 +13,7 @@ from dftracer.testing import Event, read
 from support.process import clean_environment
 
 PROGRAM = """
-import itertools, os, sys
+import gc, itertools, os, sys
 import torch
 import torch._dynamo  # every first optimizer imports it: once for all
 from torch.utils.data import DataLoader, TensorDataset
@@ -62,6 +62,7 @@ def penalty():
         (model(x).mean() + slope.norm()).backward()
         optimizer.step()
 
+gc.freeze()  # torch's objects are no garbage of the loops
 for program in sys.argv[1:]:
     pid = os.fork()
     if pid == 0:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bench import gate, instructions
+from bench.analyze import instructions as reading
 from bench.auto import instructions as traced_step
 from bench.io import writer
+from bench.subjects import files, start
 
 BUDGETS = gate.budgets()
 EXACT = BUDGETS["instructions"].get(instructions.flavour(), {})
@@ -36,7 +40,7 @@ def test_instructions_per_operation_stay_within_budget(
 def counted_steps() -> dict[int, float]:
     pytest.importorskip("torch")
     try:
-        return traced_step.count(Path(sys.executable))
+        return traced_step.least(Path(sys.executable), A_STEP)
     except instructions.Unavailable as reason:
         pytest.skip(f"instructions cannot be counted here: {reason}")
 
@@ -49,15 +53,43 @@ def test_instructions_of_automatic_tracing_a_step_stay_within_budget(
     assert cost <= A_STEP[items], f"{items} items a batch: {cost:.0f} instructions a step"
 
 
-def test_the_writer_needs_few_instructions_for_a_call_like_the_one_before() -> None:
-    budget = BUDGETS["instructions_of_the_writer"].get(platform.machine())
-    if budget is None:
-        pytest.skip("no budget for this architecture")
+def _counted(count: Callable[[], Any]) -> Any:
     try:
-        cost = writer.count()
+        return count()
     except instructions.Unavailable as reason:
         pytest.skip(f"instructions cannot be counted here: {reason}")
-    assert cost <= budget["event_of_the_io_loop"], f"{cost:.0f} instructions"
+
+
+def _budget(table: str, flavour: str) -> dict[str, float]:
+    found: dict[str, float] | None = BUDGETS[table].get(flavour)
+    if found is None:
+        pytest.skip(f"no budget for {flavour}")
+    return found
+
+
+def test_a_call_like_the_one_before_takes_few_instructions_in_its_thread_and_in_the_writer() -> None:
+    budget = _budget("instructions_of_the_io_loop", platform.machine())
+    cost = _counted(writer.count)
+    assert cost.call <= budget["call"]
+    assert cost.writer <= budget["writer"]
+
+
+@pytest.mark.parametrize("work", reading.WORK)
+def test_an_event_is_read_and_reported_in_few_instructions(work: str) -> None:
+    budget = _budget("instructions_of_reading", platform.machine())
+    cost = _counted(lambda: reading.count(Path(sys.executable), work))
+    assert cost <= budget[work]
+
+
+def test_the_command_line_starts_in_few_instructions() -> None:
+    budget = _budget("million_instructions_of_starting", instructions.flavour())
+    cost = _counted(lambda: start.count(Path(sys.executable)))
+    assert {case: cost[case] for case in budget if cost[case] > budget[case]} == {}
+
+
+def test_a_run_that_reads_files_is_hardly_larger_than_its_text_in_one_stream() -> None:
+    found = files.measure(Path(sys.executable))
+    assert found.ours <= BUDGETS["bytes_over_gzip"]["files"] * found.others["gzip -9"], found
 
 
 @pytest.mark.parametrize("operation", BUDGETS["instructions_over_empty_manager"])

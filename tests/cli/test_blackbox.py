@@ -1,4 +1,4 @@
-"""The black box: a bounded trace of a long job, with what surrounds troubles, readable whatever ends it."""
+"""The black box: a bounded trace of a long job, with detail around anomalies, readable whatever ends it."""
 
 from __future__ import annotations
 
@@ -108,9 +108,9 @@ def test_detail_is_bounded_and_every_step_has_a_row(tmp_path: Path) -> None:
         check=True,
         timeout=300,
     )
-    told = json.loads(report.stdout)
-    assert "RuntimeError" in json.dumps(told["ended"])
-    assert told["startup"]["share"] < 0.5, "what is gone is not start-up"
+    result = json.loads(report.stdout)
+    assert "RuntimeError" in json.dumps(result["ended"])
+    assert result["startup"]["share"] < 0.5, "what is gone is not start-up"
 
 
 def kill_and_read(folder: Path, after: int) -> None:
@@ -175,18 +175,18 @@ def test_all_ranks_keep_the_same_steps(tmp_path: Path) -> None:
         until(lambda: len(list((tmp_path / "traces").glob("*.rows"))) == 2)
         asked = trigger(tmp_path, "--steps", "7", "--json")
         assert asked.returncode == 0, asked.stderr
-        told = json.loads(asked.stdout)
-        assert (told["processes"], told["steps"]) == (2, 7)
-        assert told["first_step"] > 20
+        result = json.loads(asked.stdout)
+        assert (result["processes"], result["steps"]) == (2, 7)
+        assert result["first_step"] > 20
 
         def noted() -> int:
             return sum(k["reason"] == "trigger" for k in kept(tmp_path))
 
-        wait_for(one, told["first_step"] + 7)
-        wait_for(two, told["first_step"] + 7)
+        wait_for(one, result["first_step"] + 7)
+        wait_for(two, result["first_step"] + 7)
         until(lambda: noted() >= 2)
     steps = {k["step"] for k in kept(tmp_path) if k["reason"] == "trigger"}
-    assert steps == {told["first_step"] - 1}
+    assert steps == {result["first_step"] - 1}
 
 
 def test_a_trigger_without_a_job(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_trigger_without_a_job(tmp_path: Path) -> None:
     (tmp_path / "traces").mkdir()
     asked = trigger(tmp_path)
     assert asked.returncode == 1
-    assert "no process records a black box" in asked.stderr
+    assert "no running process uses --blackbox" in asked.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")

@@ -71,8 +71,8 @@ def test_it_shows_first_and_deletes_only_if_told_to(place: Path) -> None:
         ("temporary", 50, False),
     }
     assert _files(place) == before
-    told = _clean(place, "traces", "--yes")
-    assert "deleted: 2 caches (110 B), 1 temporary file (50 B)" in told
+    result = _clean(place, "traces", "--yes")
+    assert "deleted: 2 caches (110 B), 1 temporary file (50 B)" in result
     assert _files(place) == {"traces/one/a.pfw.gz"}
     assert "nothing to delete" in _clean(place)
 
@@ -147,7 +147,7 @@ def test_the_ring_of_a_killed_process_completes_its_trace_or_goes(place: Path) -
 
 
 def test_doctor_says_what_is_there(place: Path) -> None:
-    told = json.loads(_clean(place, "--quick", "--json", verb="doctor"))
-    (left,) = [c["text"] for c in told["checks"] if c["check"] == "left over"]
+    result = json.loads(_clean(place, "--quick", "--json", verb="doctor"))
+    (left,) = [c["text"] for c in result["checks"] if c["check"] == "left over"]
     assert "2 caches (110 B)" in left
     assert "dftracer clean --all" in left  # rings of other places are counted, too

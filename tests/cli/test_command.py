@@ -49,10 +49,10 @@ def test_every_verb_has_help_with_an_example_and_the_common_options() -> None:
     assert build_parser(names_only=True).format_help() == text
     for verb in verb_names():
         assert verb in text
-        told = dftracer(verb, "--help").stdout
-        assert "example: " in told
+        answer = dftracer(verb, "--help").stdout
+        assert "example: " in answer
         for option in ("-o", "-f", "-q", "-v", "--json"):
-            assert option in told
+            assert option in answer
 
 
 def test_bad_usage_and_bad_input_exit_with_2_and_say_what_to_do(tmp_path: Path) -> None:
@@ -69,9 +69,9 @@ def test_bad_usage_and_bad_input_exit_with_2_and_say_what_to_do(tmp_path: Path) 
 
 
 def test_report_as_json_has_the_documented_keys(run: Run) -> None:
-    told = _json(dftracer("report", run.directory, "--json"))
-    assert told["trace"]["events"] == run.events
-    assert told["trace"].keys() >= {
+    answer = _json(dftracer("report", run.directory, "--json"))
+    assert answer["trace"]["events"] == run.events
+    assert answer["trace"].keys() >= {
         "events",
         "processes",
         "ranks",
@@ -80,8 +80,8 @@ def test_report_as_json_has_the_documented_keys(run: Run) -> None:
         "truncated_files",
         "coverage",
     }
-    assert told["ledger"].keys() >= {"total", "ranks", "steps"}
-    assert list(told["ledger"]["total"]) == (
+    assert answer["ledger"].keys() >= {"total", "ranks", "steps"}
+    assert list(answer["ledger"]["total"]) == (
         [
             "fetch_wait",
             "read",
@@ -99,20 +99,20 @@ def test_report_as_json_has_the_documented_keys(run: Run) -> None:
             "unexplained",
         ]
     )
-    for finding in told["findings"]:
+    for finding in answer["findings"]:
         assert finding.keys() >= {"id", "severity", "seconds", "percent", "confidence", "evidence", "advice"}
-    assert isinstance(told["verdict"], str)
-    assert told["names"]
-    assert told["files"]
-    assert told["workers"]
+    assert isinstance(answer["verdict"], str)
+    assert answer["names"]
+    assert answer["files"]
+    assert answer["workers"]
 
 
 def test_report_on_the_terminal_as_markdown_and_as_html(run: Run, tmp_path: Path) -> None:
     page = tmp_path / "r.html"
-    told = dftracer("report", run.directory, "--html", page)
-    assert told.returncode == 0
-    assert "Where the step time goes" in told.stdout
-    assert str(page) in told.stdout.replace("\n", "")
+    answer = dftracer("report", run.directory, "--html", page)
+    assert answer.returncode == 0
+    assert "Where the step time goes" in answer.stdout
+    assert str(page) in answer.stdout.replace("\n", "")
     assert page.stat().st_size < 5_000_000
     short = dftracer("report", run.directory, "--md").stdout
     assert short.startswith("**")
@@ -125,9 +125,9 @@ def test_info_and_validate_tell_a_whole_trace_from_a_cut_one(run: Run, tmp_path:
     cut = tmp_path / "cut"
     cut.mkdir()
     (cut / "a.pfw.gz").write_bytes(run.files[0].read_bytes()[:-500])
-    told = dftracer("validate", cut)
-    assert told.returncode == 1
-    assert "cut" in told.stdout
+    answer = dftracer("validate", cut)
+    assert answer.returncode == 1
+    assert "cut" in answer.stdout
     fixed = tmp_path / "fixed"
     assert dftracer("repair", cut, "-o", fixed).returncode == 1
     again = _json(dftracer("info", fixed, "--json"))["files"][0]
@@ -176,16 +176,16 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "x.pfw"
     file.write_bytes(content)
     for more in ([], ["--json"], ["--md"]):
-        told = dftracer("report", file, *more)
-        assert told.returncode == 2
-        assert "is not a dftracer trace" in told.stderr or "is empty" in told.stderr
-        assert told.stdout == ""
+        answer = dftracer("report", file, *more)
+        assert answer.returncode == 2
+        assert "is not a dftracer trace" in answer.stderr or "is empty" in answer.stderr
+        assert answer.stdout == ""
 
 
 def test_asking_for_a_rank_that_is_not_there_says_which_are(run: Run) -> None:
-    told = dftracer("report", run.directory, "--ranks", "7")
-    assert told.returncode == 2
-    assert "[0, 1]" in told.stderr
+    answer = dftracer("report", run.directory, "--ranks", "7")
+    assert answer.returncode == 2
+    assert "[0, 1]" in answer.stderr
 
 
 def test_slice_by_steps_ranks_time_and_category(run: Run, tmp_path: Path) -> None:
@@ -244,8 +244,8 @@ def test_exported_lanes_never_overlap_and_time_is_relative(tmp_path: Path) -> No
 
 
 def test_doctor_and_completion() -> None:
-    told = _json(dftracer("doctor", "--quick", "--json"))
-    assert {c["check"] for c in told["checks"]} >= {
+    answer = _json(dftracer("doctor", "--quick", "--json"))
+    assert {c["check"] for c in answer["checks"]} >= {
         "python",
         "recorder",
         "reader",
@@ -271,9 +271,9 @@ sys.exit(int(sys.argv[1]))
 
 def test_run_traces_a_script_and_passes_its_exit_code_on(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    told = dftracer("run", "-o", "traces", "--report", "--", "train.py", "7", cwd=tmp_path)
-    assert told.returncode == 7, told.stderr
-    assert "Where the step time goes" in told.stdout
+    answer = dftracer("run", "-o", "traces", "--report", "--", "train.py", "7", cwd=tmp_path)
+    assert answer.returncode == 7, answer.stderr
+    assert "Where the step time goes" in answer.stdout
     names = Trace(tmp_path / "traces").polars()["name"].cast(str).to_list()
     assert names.count("forward") == 4
 
@@ -302,9 +302,9 @@ def test_run_records_the_io_of_a_program_that_knows_nothing_of_it(tmp_path: Path
         "select sum(ret) as n from events where name = 'read' and path like '%/d.bin'"
     )
     assert read.item() == 5000
-    told = dftracer("run", "-o", "none", "--no-io", "--", "plain.py", cwd=tmp_path)
-    assert "nothing was recorded" in told.stderr
-    assert "and --no-io left out the I/O" in told.stderr
+    answer = dftracer("run", "-o", "none", "--no-io", "--", "plain.py", cwd=tmp_path)
+    assert "nothing was recorded" in answer.stderr
+    assert "and --no-io left out the I/O" in answer.stderr
 
 
 def _path(first: Path) -> str:
@@ -319,27 +319,27 @@ def test_run_says_so_when_the_program_is_killed(tmp_path: Path) -> None:
 def test_the_users_own_sitecustomize_still_runs(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import os; os.environ['MINE'] = 'yes'")
     code = "import os, sys; sys.exit(0 if os.environ.get('MINE') == 'yes' else 1)"
-    told = dftracer(
+    answer = dftracer(
         "run", "-q", "--", sys.executable, "-c", code, cwd=tmp_path, env={"PYTHONPATH": _path(tmp_path)}
     )
-    assert told.returncode == 0
+    assert answer.returncode == 0
 
 
 def test_a_sitecustomize_that_prints_does_not_cost_the_interception(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('hello')")
     (tmp_path / "data.txt").write_text("x")
-    told = dftracer(
+    answer = dftracer(
         "run", "-q", "-o", "t", "--", "cat", "data.txt", cwd=tmp_path, env={"PYTHONPATH": _path(tmp_path)}
     )
-    assert told.returncode == 0
+    assert answer.returncode == 0
     assert len(Trace(tmp_path / "t").files) == 1
 
 
 def test_a_missing_package_is_named_with_its_extra(run: Run, tmp_path: Path) -> None:
     (tmp_path / "polars.py").write_text("raise ImportError('no', name='polars')")
-    told = dftracer("report", run.directory, env={"PYTHONPATH": _path(tmp_path)})
-    assert told.returncode == 3
-    assert "pydftracer[analysis]" in told.stderr
+    answer = dftracer("report", run.directory, env={"PYTHONPATH": _path(tmp_path)})
+    assert answer.returncode == 3
+    assert "pydftracer[analysis]" in answer.stderr
 
 
 GIVES_A_NAME = """
@@ -353,10 +353,10 @@ def test_run_has_a_directory_of_its_own(tmp_path: Path) -> None:
     """Two runs into the default folder do not mix."""
     (tmp_path / "train.py").write_text("from dftracer.python import ai\nwith ai.compute: pass\n")
     for count in (1, 2):
-        told = dftracer("run", "--no-io", "--", "train.py", cwd=tmp_path)
+        answer = dftracer("run", "--no-io", "--", "train.py", cwd=tmp_path)
         folders = sorted((tmp_path / "traces").iterdir())
         assert len(folders) == count
-        assert f"1 trace file: traces/{folders[-1].name}/" in told.stderr
+        assert f"1 trace file: traces/{folders[-1].name}/" in answer.stderr
         (file,) = folders[-1].iterdir()
         (host,) = [r for r in read_file(file).records if r.name == "HH"]
         assert host.args["run"] == folders[-1].name
@@ -365,10 +365,10 @@ def test_run_has_a_directory_of_its_own(tmp_path: Path) -> None:
 def test_run_follows_the_name_that_the_program_gives(tmp_path: Path) -> None:
     """The trace is where the program wants it, and `run` says where; its own folder does not stay behind."""
     (tmp_path / "train.py").write_text(GIVES_A_NAME)
-    told = dftracer("run", "--report", "--no-io", "--", "train.py", cwd=tmp_path)
-    assert "dftracer run: 1 trace file: own/t.pfw.gz" in told.stderr
-    assert "nothing was recorded" not in told.stderr
-    assert told.returncode == 0
+    answer = dftracer("run", "--report", "--no-io", "--", "train.py", cwd=tmp_path)
+    assert "dftracer run: 1 trace file: own/t.pfw.gz" in answer.stderr
+    assert "nothing was recorded" not in answer.stderr
+    assert answer.returncode == 0
     assert not (tmp_path / "traces").exists()
     again = dftracer("run", "-o", "out", "--no-io", "--", "train.py", cwd=tmp_path)
     assert "dftracer run: 1 trace file: own/t.pfw.gz" in again.stderr, "the newest run's"
@@ -423,8 +423,10 @@ SLOW_TO_LOAD = frozenset(
 def _loaded(*command: str, cwd: Path) -> set[str]:
     """The modules that the interpreter says it has loaded."""
     env = clean_environment(PYTHONPROFILEIMPORTTIME="1")
-    told = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=True).stderr
-    return {line.rpartition("|")[2].strip() for line in told.splitlines() if line.startswith("import time:")}
+    answer = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=True).stderr
+    return {
+        line.rpartition("|")[2].strip() for line in answer.splitlines() if line.startswith("import time:")
+    }
 
 
 @pytest.mark.parametrize("options", [[], ["-o", "out", "--name", "n", "--tag", "a=b", "--blackbox"]])

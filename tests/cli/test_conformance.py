@@ -5,13 +5,18 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dftracer.analyze import analyze, io_over_time
 from dftracer.cli.main import main
 from dftracer.format.reader import read_trace
+from support.process import clean_environment
+from support.s3 import environment, store
 
 FILES = Path(__file__).parents[1] / "data" / "conformance"
 VARIANTS = sorted(path.stem for path in FILES.glob("*.pfw"))
@@ -19,9 +24,9 @@ VARIANTS = sorted(path.stem for path in FILES.glob("*.pfw"))
 
 def run(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     code = main([str(w) for w in words])
-    said = capsys.readouterr()
-    assert code == 0, said.err
-    return said.out
+    output = capsys.readouterr()
+    assert code == 0, output.err
+    return output.out
 
 
 def report(capsys: pytest.CaptureFixture[str], path: Path) -> dict[str, Any]:
@@ -73,8 +78,8 @@ def test_every_command_reads_every_variant(
     listed = json.loads(run(capsys, "runs", variant.parent, "--json"))
     assert [r["steps"] for r in listed] == [int(variant.name.startswith("complete."))]
     run(capsys, "goodput", variant.parent, "--json")
-    told = run(capsys, "query", "select distinct name from events where ph = 'X'", variant, "--json")
-    assert {r["name"] for r in json.loads(told)} <= {*wanted, "start", "end"}
+    result = run(capsys, "query", "select distinct name from events where ph = 'X'", variant, "--json")
+    assert {r["name"] for r in json.loads(result)} <= {*wanted, "start", "end"}
 
 
 @pytest.mark.parametrize("gz", [False, True])
@@ -82,8 +87,8 @@ def test_commands_that_need_steps_read_those_of_other_tracers(
     gz: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = packed("complete", tmp_path) if gz else FILES / "complete.pfw"
-    told = json.loads(run(capsys, "compare", trace, trace, "--json"))
-    assert told["answer"] == "cannot_tell"  # of a single step
+    result = json.loads(run(capsys, "compare", trace, trace, "--json"))
+    assert result["answer"] == "cannot_tell"  # of a single step
     directory = tmp_path / "only"
     directory.mkdir()
     shutil.copy(trace, directory)
@@ -107,6 +112,33 @@ def test_detail_and_sums_add_up(capsys: pytest.CaptureFixture[str]) -> None:
     assert (file["path"], file["read_bytes"]) == ("/data/a.bin", 65536 + 40 * 4096)
 
 
+@pytest.mark.parametrize("gz", [False, True])
+def test_sums_stand_for_the_interval_that_the_end_names(
+    gz: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """10 ms here: 101 calls within 30 ms of the start and 50 nearly a second later, and nothing in between."""
+    trace = packed("interval", tmp_path) if gz else FILES / "interval.pfw"
+    run(capsys, "merge", trace, "-o", tmp_path / "merged.pfw.gz")
+    for file in (trace, tmp_path / "merged.pfw.gz"):
+        over_time = io_over_time(analyze(file).job)
+        assert over_time is not None
+        assert over_time["ops"].to_list() == [101, 50]
+        assert over_time["read_bytes"].to_list() == [406_016, 204_800]
+        start, later = over_time["start_s"]
+        assert later - start > 0.9
+        for time, kept in (
+            ("0:0.005", 0),
+            ("0.005:0.0095", 0),
+            ("0.012:0.015", 1),
+            ("0.015:0.5", 2),
+            ("0.96:1.5", 1),
+        ):
+            out = tmp_path / "part"
+            code = main(["slice", str(file), "--time", time, "-f", "-o", str(out), "--json"])
+            printed = capsys.readouterr().out
+            assert (json.loads(printed)["files"][0]["events"] if code == 0 else 0) == kept, time
+
+
 def test_sums_in_another_unit(capsys: pytest.CaptureFixture[str]) -> None:
     assert named(report(capsys, FILES / "seconds.pfw")) == {"predict": (1, 3_000_000), "read": (3, 2_000_000)}
 
@@ -118,6 +150,75 @@ def test_a_self_describing_end() -> None:
     assert end["args"]["app"] == {"batch_size": 32, "model": "resnet50"}
     assert end["args"]["used"] == {"PYTHON": 1, "LIBC_IO": 1}
     assert {r["type"] for r in records} == {1, 3, 6, 9, 12}
+
+
+@pytest.mark.parametrize("verb", ["merge", "slice", "repair"])
+def test_copies_keep_entities(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Entities, their types and relations as they were; an event's relations are one of its arguments."""
+    trace, out = FILES / "entities.pfw", tmp_path / ("copy.pfw" if verb == "merge" else "copy")
+    run(capsys, verb, trace, *(["--time", "0:100"] if verb == "slice" else []), "-o", out)
+    (copy,) = [out] if out.is_file() else out.iterdir()
+    kinds = ("EH", "ET", "ER")
+    wanted, found = ([r for r in read_trace(each).records if r["name"] in kinds] for each in (trace, copy))
+    assert [(r["name"], r["args"]) for r in found] == [(r["name"], r["args"]) for r in wanted]
+    assert [r["name"] for r in wanted] == [*kinds]
+    (row,) = json.loads(
+        run(capsys, "query", "select args from events where name = 'predict'", copy, "--json")
+    )
+    assert json.loads(row["args"])["relations"] == {"used": ["8f0de68c04eea0bf"]}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_limit_is_checked(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where there is a step; a run without any does not pass for a fast one."""
+    for trace in (FILES / f"{name}.pfw", packed(name, tmp_path)):
+        code = main(["check", str(trace), "--limit", "run_s < 100", "--json"])
+        output = capsys.readouterr()
+        if name == "complete":
+            assert code == 0, output.err
+            assert main(["check", str(trace), "--limit", "run_s < 0.001", "-q"]) == 1
+            capsys.readouterr()
+        else:
+            assert code == 2
+            assert "has no training step" in output.err
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_linking_says_what_is_missing(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """There is no execution trace and no profile beside them: nothing to link, and no traceback."""
+    packed(name, tmp_path)
+    assert main(["link", str(tmp_path), "-o", str(tmp_path / "linked")]) == 2
+    assert "no execution trace, profiler trace or nsys export" in capsys.readouterr().err
+    assert not (tmp_path / "linked").exists()
+
+
+def test_shipping_keeps_what_it_sent(tmp_path: Path) -> None:
+    """To a server that speaks S3, and back: the same bytes, which reports read where they are."""
+    pytest.importorskip("moto.server")
+    pytest.importorskip("s3fs")
+    here = tmp_path / "traces"
+    here.mkdir()
+    for name in VARIANTS:
+        shutil.copy(FILES / f"{name}.pfw", here) if name == "complete" else packed(name, here)
+    before = {path.name: path.read_bytes() for path in here.iterdir()}
+    with store() as port:
+        env = clean_environment(**environment(port))
+
+        def dftracer(*words: str) -> str:
+            command = [sys.executable, "-m", "dftracer.cli", *words]
+            done = subprocess.run(command, check=False, cwd=tmp_path, env=env, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+
+        dftracer("ship", "--keep", "traces", "s3://bucket/theirs")
+        kept = {path.name: path.read_bytes() for path in here.iterdir() if path.name in before}
+        assert kept == before
+        for name in ("complete.pfw", "selective.pfw.gz"):
+            url = f"s3://bucket/theirs/{name}"
+            there, local = (
+                json.loads(dftracer("report", each, "--json")) for each in (url, str(here / name))
+            )
+            assert named(there) == named(local) != {}
 
 
 def test_sums_are_counters_in_a_viewer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,15 +32,15 @@ def test_every_column_of_events_is_documented() -> None:
 
 def test_every_key_of_the_report_is_documented(tmp_path: Path) -> None:
     text = (DOCS / "report.md").read_text(encoding="utf-8")
-    told = document(analyze(training_run(tmp_path, events=3000).directory))
+    result = document(analyze(training_run(tmp_path, events=3000).directory))
     keys = {
-        *told,
-        *told["trace"],
-        *told["ledger"],
-        *told["findings"][0],
-        *told["names"][0],
-        *told["files"][0],
+        *result,
+        *result["trace"],
+        *result["ledger"],
+        *result["findings"][0],
+        *result["names"][0],
+        *result["files"][0],
     }
-    keys |= {*told["files"][0], *told["workers"][0], *told["ledger"]["steps"][0], *STAGES, *FINDING_IDS}
+    keys |= {*result["files"][0], *result["workers"][0], *result["ledger"]["steps"][0], *STAGES, *FINDING_IDS}
     missing = sorted(k for k in keys if not re.search(rf"\b{k}\b", text))
     assert missing == []

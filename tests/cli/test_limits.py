@@ -76,14 +76,14 @@ def test_a_line_without_end_is_passed_over(long_line: Path, tmp_path: Path, word
     argv = [w.replace("IN", str(long_line)).replace("OUT", str(tmp_path)) for w in words]
     done, megabytes = _measured(*argv)
     assert done.returncode == (1 if words[0] in {"merge", "repair"} else 0), done.stderr
-    told = json.loads(done.stdout)
+    result = json.loads(done.stdout)
     if words[0] == "info":
-        assert told["files"][0]["events"] == 2
-        assert "1 line is not a record" in told["files"][0]["problems"]
+        assert result["files"][0]["events"] == 2
+        assert "1 line is not a record" in result["files"][0]["problems"]
     elif words[0] == "merge":
-        assert (told["records"], told["left_out"]) == (2, 1)
+        assert (result["records"], result["left_out"]) == (2, 1)
     else:
-        assert told["files"][0].get("records", told["files"][0].get("events")) == 2
+        assert result["files"][0].get("records", result["files"][0].get("events")) == 2
     assert megabytes < 200
 
 

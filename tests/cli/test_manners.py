@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from dftracer._console import ascii_is_asked_for
 from dftracer._packages import advice, extras, install_name
-from dftracer._terminal import ascii_is_asked_for
 from dftracer._text import Column, fit
 from dftracer.cli.commands.completion import _CATEGORIES
 from dftracer.cli.main import build_parser, main, verb_names
@@ -56,12 +56,12 @@ def test_the_package_is_the_command(run: Run) -> None:
 )
 @pytest.mark.parametrize("words", [["report"], ["info"], ["report", "--md"]], ids=" ".join)
 def test_ascii_where_the_encoding_asks_for_it(run: Run, words: list[str], env: dict[str, str]) -> None:
-    told = dftracer(*words, run.directory, **env)
-    assert told.returncode == 0, told.stderr
-    assert told.stdout.isascii()
-    assert re.search(r"\\[ux]", told.stdout) is None, "a sign of ours was escaped instead of replaced"
+    result = dftracer(*words, run.directory, **env)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.isascii()
+    assert re.search(r"\\[ux]", result.stdout) is None, "a sign of ours was escaped instead of replaced"
     if words == ["report"]:
-        assert "####" in told.stdout
+        assert "####" in result.stdout
 
 
 def test_unicode_where_it_does_not(run: Run) -> None:
@@ -75,9 +75,9 @@ def test_data_for_programs_is_escaped_and_never_replaced(tmp_path: Path) -> None
     p = Process(10, rank=0)
     p.span("compute", "a…b█", 10, 20)
     p.write(tmp_path)
-    told = dftracer("report", tmp_path, "--json", PYTHONIOENCODING="ascii")
-    assert told.stdout.isascii()
-    assert "a…b█" in {row["name"] for row in json.loads(told.stdout)["names"]}
+    result = dftracer("report", tmp_path, "--json", PYTHONIOENCODING="ascii")
+    assert result.stdout.isascii()
+    assert "a…b█" in {row["name"] for row in json.loads(result.stdout)["names"]}
     rows = dftracer(
         "query", "select name from events", tmp_path, "--no-cache", PYTHONIOENCODING="ascii"
     ).stdout
@@ -150,10 +150,10 @@ def test_what_gives_way_in_a_table() -> None:
 def test_the_ending_of_the_output_is_its_format(run: Run, tmp_path: Path) -> None:
     for ending, begins in ((".html", "<!doctype html>"), (".md", "**"), (".json", "{"), (".txt", "╭")):
         out = tmp_path / f"r{ending}"
-        told = dftracer("report", run.directory, "-o", out)
-        assert told.returncode == 0, told.stderr
+        result = dftracer("report", run.directory, "-o", out)
+        assert result.returncode == 0, result.stderr
         assert out.read_text().lstrip().lower().startswith(begins), ending
-        assert "Where the step time" not in told.stdout
+        assert "Where the step time" not in result.stdout
     assert json.loads((tmp_path / "r.json").read_text())["schema"]
     again = dftracer("report", run.directory, "-o", tmp_path / "r.html")
     assert again.returncode == 2
@@ -175,7 +175,7 @@ def test_the_ending_of_the_output_is_its_format(run: Run, tmp_path: Path) -> Non
 )
 def test_an_ending_that_means_nothing_is_an_error(run: Run, tmp_path: Path, words: list[str]) -> None:
     verb, *rest = words
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "dftracer", verb, *rest, str(run.directory)],
         cwd=tmp_path,
         env=clean_environment(),
@@ -183,8 +183,8 @@ def test_an_ending_that_means_nothing_is_an_error(run: Run, tmp_path: Path, word
         text=True,
         check=False,
     )
-    assert told.returncode == 2, told.stdout
-    assert told.stderr.count("\n") == 1
+    assert result.returncode == 2, result.stdout
+    assert result.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
@@ -273,8 +273,8 @@ def test_one_of_something_is_not_several(tmp_path: Path) -> None:
     p.span("compute", "one", 10, 20)
     (tmp_path / "one").mkdir()
     p.write(tmp_path / "one")
-    told = dftracer("validate", tmp_path / "one").stdout
-    assert told.startswith("1 file, ")
+    result = dftracer("validate", tmp_path / "one").stdout
+    assert result.startswith("1 file, ")
     merged = dftracer("merge", tmp_path / "one", "-o", tmp_path / "m.pfw.gz").stdout
     assert "of 1 file" in merged
     assert "files" not in merged
@@ -304,10 +304,10 @@ def _refusing(module: str, tmp_path: Path) -> dict[str, str]:
 def test_a_missing_package_is_named_as_one_installs_it(
     run: Run, tmp_path: Path, module: str, package: str, extra: str
 ) -> None:
-    told = dftracer("report", run.directory, **_refusing(module, tmp_path))
-    assert told.returncode == 3
-    assert f"{package} is " in told.stderr
-    assert f"pip install 'pydftracer[{extra}]'" in told.stderr
+    result = dftracer("report", run.directory, **_refusing(module, tmp_path))
+    assert result.returncode == 3
+    assert f"{package} is " in result.stderr
+    assert f"pip install 'pydftracer[{extra}]'" in result.stderr
 
 
 def test_protobuf_is_not_called_google(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_protobuf_is_not_called_google(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert "protobuf is needed for this but is not installed: pip install 'pydftracer[link]'" in done.stderr
+    assert "protobuf is not installed: pip install 'pydftracer[link]'" in done.stderr
     assert install_name("yaml.loader") == "PyYAML"
     assert advice("PyYAML") == "pip install PyYAML"
     assert advice("distributed") == "pip install 'pydftracer[dask]'"
@@ -327,9 +327,9 @@ def test_protobuf_is_not_called_google(tmp_path: Path) -> None:
 
 def _doctor(*paths: Path) -> dict[str, Any]:
     done = dftracer("doctor", "--json", PYTHONPATH=os.pathsep.join(map(str, paths)))
-    told: dict[str, Any] = {c["check"]: c for c in json.loads(done.stdout)["checks"]}
-    told["code"] = done.returncode
-    return told
+    result: dict[str, Any] = {c["check"]: c for c in json.loads(done.stdout)["checks"]}
+    result["code"] = done.returncode
+    return result
 
 
 def test_doctor_knows_all_extras_and_tells_missing_from_broken_and_clashing(tmp_path: Path) -> None:
@@ -345,21 +345,21 @@ def test_doctor_knows_all_extras_and_tells_missing_from_broken_and_clashing(tmp_
     other.mkdir()
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: dftracer-old\nVersion: 1.0\n")
     (other / "RECORD").write_text("dftracer/__init__.py,,\n")
-    told = _doctor(broken)
-    assert {c.removeprefix("extra ") for c in told if c.startswith("extra ")} == set(extras())
+    result = _doctor(broken)
+    assert {c.removeprefix("extra ") for c in result if c.startswith("extra ")} == set(extras())
     assert "test" not in extras()
-    analysis = told["extra analysis"]
+    analysis = result["extra analysis"]
     assert not analysis["ok"]
     assert analysis["packages"]["duckdb"]["state"] == "broken"
     assert "libduck.so" in analysis["text"]
     assert analysis["packages"]["rich"]["state"] == "ok"
-    assert told["extra link"]["packages"]["msgspec"]["state"] == "broken"
-    assert "signal 6" in told["extra link"]["text"]
-    assert told["extra link"]["packages"]["protobuf"]["state"] == "ok"
-    assert told["extra hf"]["packages"]["accelerate"]["state"] == "too old"
-    assert not told["other packages"]["ok"]
-    assert "dftracer-old 1.0" in told["other packages"]["text"]
-    assert told["code"] == 1
+    assert result["extra link"]["packages"]["msgspec"]["state"] == "broken"
+    assert "signal 6" in result["extra link"]["text"]
+    assert result["extra link"]["packages"]["protobuf"]["state"] == "ok"
+    assert result["extra hf"]["packages"]["accelerate"]["state"] == "too old"
+    assert not result["other packages"]["ok"]
+    assert "dftracer-old 1.0" in result["other packages"]["text"]
+    assert result["code"] == 1
 
 
 def test_steps_are_cut_out_of_a_program_that_is_no_rank(tmp_path: Path) -> None:
@@ -369,17 +369,17 @@ def test_steps_are_cut_out_of_a_program_that_is_no_rank(tmp_path: Path) -> None:
         at = p.step(step, at, 10, 20)
     (tmp_path / "t").mkdir()
     p.write(tmp_path / "t")
-    told = dftracer("slice", tmp_path / "t", "--steps", "2:3", "--json", "-o", tmp_path / "s")
-    assert told.returncode == 0, told.stderr
-    assert json.loads(told.stdout)["files"][0]["events"] >= 2
+    result = dftracer("slice", tmp_path / "t", "--steps", "2:3", "--json", "-o", tmp_path / "s")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["files"][0]["events"] >= 2
 
 
 def test_an_unknown_option_leads_to_the_help_of_its_verb(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["report", "somewhere", "--markdown"])
     assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert said.startswith("usage: dftracer report")
-    assert said.endswith(
+    output = capsys.readouterr().err
+    assert output.startswith("usage: dftracer report")
+    assert output.endswith(
         "dftracer report: unrecognized arguments: --markdown\nTry 'dftracer report --help'.\n"
     )

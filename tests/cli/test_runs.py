@@ -64,8 +64,8 @@ def _dftracer(folder: Path, *words: str, **more: str) -> subprocess.CompletedPro
 def _runs(folder: Path, *words: str) -> list[dict[str, Any]]:
     done = _dftracer(folder, "runs", *words, "--json")
     assert done.returncode == 0, done.stderr
-    told: list[dict[str, Any]] = json.loads(done.stdout)
-    return told
+    result: list[dict[str, Any]] = json.loads(done.stdout)
+    return result
 
 
 def _git(folder: Path, *words: str) -> str:
@@ -271,7 +271,7 @@ def test_every_command_takes_the_newest_run(tmp_path: Path) -> None:
         done = _dftracer(tmp_path, *words)
         assert "the newest run, traces/run2" in done.stderr, (words, done.stderr)
     # It takes where this user records, if anywhere: other tests may.
-    assert "no process records a black box in " in _dftracer(tmp_path, "trigger").stderr
+    assert "no running process uses --blackbox in " in _dftracer(tmp_path, "trigger").stderr
 
 
 def test_rows_are_exported_without_traces_and_without_a_path(tmp_path: Path) -> None:

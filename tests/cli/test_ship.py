@@ -93,9 +93,9 @@ def test_everything_arrives_and_goes_here(tmp_path: Path, capsys: pytest.Capture
     training_run(here, events=4000)
     before = _local_bytes(here)
     assert main(["ship", str(here), "memory://bucket/job", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["files"], told["failures"], told["left"]) == (len(before), 0, [])
-    assert told["bytes"] >= sum(map(len, before.values()))
+    result = json.loads(capsys.readouterr().out)
+    assert (result["files"], result["failures"], result["left"]) == (len(before), 0, [])
+    assert result["bytes"] >= sum(map(len, before.values()))
     assert _read_back("memory://bucket/job") == before
     assert [p.name for p in here.iterdir()] == [NOTE]
     # A second time there is nothing to send, and nothing is forgotten.
@@ -282,9 +282,9 @@ def _until(condition: Callable[[], bool]) -> None:
 )
 def test_mistakes_are_one_line(words: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ship", *words]) == 2
-    said = capsys.readouterr().err
-    assert part in said
-    assert len(said.splitlines()) == 1
+    output = capsys.readouterr().err
+    assert part in output
+    assert len(output.splitlines()) == 1
 
 
 def test_output_to_a_url_makes_no_folder_of_that_name(
@@ -437,13 +437,13 @@ def test_hdfs_over_http(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_a_store_whose_client_is_missing_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pyarrow.fs")
     code = main(["info", "hdfs://nowhere:1/x"])
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     if code != 3:
         pytest.skip("Hadoop's client is installed here")
-    assert "libhdfs" in said
-    assert "pydftracer[remote]" in said
-    assert len(said) < 400
-    assert len(said.splitlines()) == 1
+    assert "libhdfs" in output
+    assert "pydftracer[remote]" in output
+    assert len(output) < 400
+    assert len(output.splitlines()) == 1
 
 
 # Against a server --------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dftracer._terminal import escape_controls
+from dftracer._console import escape_controls
 from dftracer.testing.synthetic import Process, training_run
 from support.process import clean_environment
 
@@ -42,7 +42,7 @@ def _on_a_terminal(*arguments: str) -> str:
         stderr=slave,
     )
     os.close(slave)
-    said = b""
+    output = b""
     while True:
         try:
             piece = os.read(master, 65536)
@@ -50,10 +50,10 @@ def _on_a_terminal(*arguments: str) -> str:
             break
         if not piece:
             break
-        said += piece
+        output += piece
     os.close(master)
     process.wait(timeout=60)
-    return said.decode("utf-8").replace("\r\n", "\n")
+    return output.decode("utf-8").replace("\r\n", "\n")
 
 
 @pytest.mark.parametrize(
@@ -69,30 +69,30 @@ def _on_a_terminal(*arguments: str) -> str:
     ids=lambda v: " ".join(v[:1] + v[2:]),
 )
 def test_no_verb_sends_control_characters(verb: list[str], run: Path) -> None:
-    said = _on_a_terminal(verb[0], str(run), *verb[1:], "-q")
-    assert "Traceback" not in said
-    found = OBEYED.search(said)
-    assert found is None, said[max(0, found.start() - 80) : found.end() + 80]
+    output = _on_a_terminal(verb[0], str(run), *verb[1:], "-q")
+    assert "Traceback" not in output
+    found = OBEYED.search(output)
+    assert found is None, output[max(0, found.start() - 80) : found.end() + 80]
 
 
 def test_errors_neither(run: Path) -> None:
-    said = _on_a_terminal("info", str(run / f"nothing {EVIL}"))
-    assert "nothing \\x1b]0;owned" in said
-    assert OBEYED.search(said) is None
+    output = _on_a_terminal("info", str(run / f"nothing {EVIL}"))
+    assert "nothing \\x1b]0;owned" in output
+    assert OBEYED.search(output) is None
 
 
 def test_json_stays_json(run: Path) -> None:
-    said = _on_a_terminal("report", str(run), "--json", "-q")
-    assert OBEYED.search(said) is None
-    document = json.loads(said)
+    output = _on_a_terminal("report", str(run), "--json", "-q")
+    assert OBEYED.search(output) is None
+    document = json.loads(output)
     assert any(EVIL in json.dumps(v, ensure_ascii=False) or "owned" in str(v) for v in document.values())
 
 
 def test_our_own_colours_and_progress_are_left_alone(run: Path) -> None:
-    said = _on_a_terminal("report", str(run))
-    assert "\x1b[" in said
-    assert "\\x1b[2K" not in said
-    assert "\\x0d" not in said
+    output = _on_a_terminal("report", str(run))
+    assert "\x1b[" in output
+    assert "\\x1b[2K" not in output
+    assert "\\x0d" not in output
 
 
 def test_what_is_escaped() -> None:

@@ -74,15 +74,15 @@ def _run(directory: Path) -> subprocess.CompletedProcess[str]:
 def test_every_rank_and_its_workers_are_in_the_report(tmp_path: Path) -> None:
     ran = _run(tmp_path)
     assert ran.returncode == 0, ran.stderr
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "dftracer.cli", "report", "traces", "--json"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert told.returncode == 0, told.stderr
-    report = json.loads(told.stdout)
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
     assert report["trace"]["ranks"] == 2
     assert report["trace"]["ranks_missing"] == []
     assert report["trace"]["processes_without_end"] == []

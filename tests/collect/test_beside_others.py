@@ -99,7 +99,7 @@ with collect("out", wait=0, warmup=0, active=1, repeat=8) as c:
     text = "\n".join(manifest["warnings"])
     assert "window 0 ended early: the program started an execution trace of its own" in text
     assert "window 1 ended early: the program started a profiler of its own" in text
-    assert "is left out: an execution trace of the program is on" in text
+    assert "is skipped: the program records an execution trace of its own" in text
     joined = [w for w in manifest["windows"] if w["et_nodes"]]
     assert len(joined) >= 5
     assert all(w["coverage"] == 1.0 for w in joined)
@@ -126,5 +126,5 @@ def test_a_profiler_that_warms_up_is_left_alone(run: Runner) -> None:
     manifest = done.manifest()
     text = " ".join(manifest["warnings"])
     for window in (0, 1):
-        assert f"window {window} is left out: a profiler of the program is on" in text
+        assert f"window {window} is skipped: the program runs a profiler of its own" in text
     assert [w["index"] for w in manifest["windows"]] == [2, 3]

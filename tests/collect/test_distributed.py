@@ -15,6 +15,7 @@ from .conftest import Runner, read_json, torchrun
 
 CLI = [sys.executable, "-m", "dftracer.cli", "collect"]
 
+ENDS = ("comm_src", "comm_dst", "comm_tag")
 DDP = """
 from dftracer.collect import collect
 import torch
@@ -130,6 +131,9 @@ def _check_messages(directory: Path) -> None:
             known = {a.name: getattr(a, a.WhichOneof("value")) for a in node.attr}
             if node.type == kind:
                 ends.append((known["comm_src"], known["comm_dst"], known["comm_tag"], known["is_cpu_op"]))
+                # The feeder reads these three as `int32_val` and all other numbers as `int64_val`.
+                typed = {a.name: a.WhichOneof("value") for a in node.attr if a.name in ENDS}
+                assert typed == dict.fromkeys(ENDS, "int32_val")
             if "barrier" in node.name and "collective" in known:
                 assert node.type == 4
         assert ends == [(0, 1, 0, False)] * 2
@@ -137,8 +141,8 @@ def _check_messages(directory: Path) -> None:
 
 def _check_counts(directory: Path) -> None:
     """The collection, `link` and `validate` count the same operators."""
-    told = [json.loads((directory / f"manifest_{r}.json").read_text())["windows"] for r in (0, 1)]
-    collected = [(sum(w["et_nodes"] for w in ws), sum(w["joined"] for w in ws)) for ws in told]
+    result = [json.loads((directory / f"manifest_{r}.json").read_text())["windows"] for r in (0, 1)]
+    collected = [(sum(w["et_nodes"] for w in ws), sum(w["joined"] for w in ws)) for ws in result]
     linked = [(r["et_nodes"], r["joined"]) for r in link(directory, directory / "linked").ranks]
     checked = [(r["et_nodes"], r["joined"]) for r in check_directory(directory).ranks]
     assert collected == linked == checked
@@ -215,9 +219,9 @@ dist.destroy_process_group()
         prelude=program,
         command=[*CLI, "-o", "out", "--json", "--", *torchrun("program.py")],
     )
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert [rank["rank"] for rank in told["ranks"]] == [0, 1]
-    assert all(rank["steps"] == 6 and rank["complete"] for rank in told["ranks"])
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert [rank["rank"] for rank in result["ranks"]] == [0, 1]
+    assert all(rank["steps"] == 6 and rank["complete"] for rank in result["ranks"])
     for rank in ("0", "1"):
         done.assert_whole(rank, at_least=0.998)
         assert [r for r in done.lines(f"comms_{rank}.jsonl.gz") if r["type"] == "all_reduce"]

@@ -182,7 +182,7 @@ def test_without_torch_the_error_names_the_extra(run: Runner) -> None:
         """,
         prelude="",
     )
-    assert "pip install pydftracer[torch]" in done.stdout
+    assert "pip install 'pydftracer[torch]'" in done.stdout
 
 
 def test_the_prelude_is_what_users_write() -> None:

@@ -22,7 +22,7 @@ from dftracer.compare.checks import (
     read_limits,
 )
 from dftracer.compare.showing import headline
-from support.noisy_runs import noisy_run, told
+from support.noisy_runs import noisy_run, report_of
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     out = {}
     for name, times in runs.items():
         out[name] = folder / f"{name}.json"
-        out[name].write_text(json.dumps(told(times, au=75.0, samples_per_s=800.0)))
+        out[name].write_text(json.dumps(report_of(times, au=75.0, samples_per_s=800.0)))
     return out
 
 
@@ -50,30 +50,30 @@ def check(*args: object) -> tuple[int, str]:
 
 
 def test_a_slower_run_fails_with_the_reason(saved: dict[str, Path]) -> None:
-    code, said = check(saved["same"], "--baseline", saved["base"], "--max-regression", "5%")
-    assert code == 0, said
-    code, said = check(saved["slow"], "--baseline", saved["base"], "--max-regression", "5%")
-    assert code == 1, said
-    assert "step is slower by more than 5.0 %" in said
-    assert "forward: " in said
-    code, said = check(saved["slow"], "--baseline", saved["base"], "--max-regression", "25%")
-    assert code == 0, said
-    code, said = check(saved["base"], "--baseline", saved["slow"])
-    assert code == 0, said
-    code, said = check(saved["short"], "--baseline", saved["base"])
+    code, output = check(saved["same"], "--baseline", saved["base"], "--max-regression", "5%")
+    assert code == 0, output
+    code, output = check(saved["slow"], "--baseline", saved["base"], "--max-regression", "5%")
+    assert code == 1, output
+    assert "step is slower by more than 5.0 %" in output
+    assert "forward: " in output
+    code, output = check(saved["slow"], "--baseline", saved["base"], "--max-regression", "25%")
+    assert code == 0, output
+    code, output = check(saved["base"], "--baseline", saved["slow"])
+    assert code == 0, output
+    code, output = check(saved["short"], "--baseline", saved["base"])
     assert code == 1
-    assert "too few steps" in said
+    assert "too few steps" in output
 
 
 def test_limits_of_a_file_and_of_the_command_line(saved: dict[str, Path], tmp_path: Path) -> None:
     file = tmp_path / "limits.toml"
     file.write_text('[limits]\n"fetch_wait.share" = "< 0.3"\nstep.p95 = "< 0.5"\nau = "> 0.7"\n')
-    code, said = check(saved["base"], "--limits", file)
-    assert code == 0, said
+    code, output = check(saved["base"], "--limits", file)
+    assert code == 0, output
     file.write_text('limits = ["fetch_wait.share < 0.1", "step.p95 < 500 ms", "au > 0.9"]\n')
-    code, said = check(saved["base"], "--limits", file, "--json")
-    assert code == 1, said
-    answer = json.loads(said)
+    code, output = check(saved["base"], "--limits", file, "--json")
+    assert code == 1, output
+    answer = json.loads(output)
     assert [(c["name"], c["ok"]) for c in answer["checks"]] == [
         ("fetch_wait.share < 0.1", False),
         ("step.p95 < 500 ms", True),
@@ -82,12 +82,12 @@ def test_limits_of_a_file_and_of_the_command_line(saved: dict[str, Path], tmp_pa
     assert answer["checks"][0]["value"] == pytest.approx(0.25, abs=0.005)
     assert answer["checks"][2]["value"] == 0.75
     file.write_text(f'baseline = "{saved["base"]}"\nmax_regression = "5%"\n')
-    code, said = check(saved["slow"], "--limits", file)
-    assert code == 1, said
-    code, said = check(saved["base"], "--limit", "samples_per_s > 900", "--limit", "forward.median < 31 ms")
+    code, output = check(saved["slow"], "--limits", file)
+    assert code == 1, output
+    code, output = check(saved["base"], "--limit", "samples_per_s > 900", "--limit", "forward.median < 31 ms")
     assert code == 1
-    assert "FAILED  samples_per_s is 800" in said
-    assert "ok      forward.median is 29.9 ms, the limit is < 31.0 ms" in said
+    assert "FAILED  samples_per_s is 800" in output
+    assert "ok      forward.median is 29.9 ms, the limit is < 31.0 ms" in output
 
 
 def test_what_ci_reads(saved: dict[str, Path], tmp_path: Path) -> None:
@@ -130,9 +130,9 @@ def test_what_ci_reads(saved: dict[str, Path], tmp_path: Path) -> None:
 def test_mistakes_are_told_from_failures(
     saved: dict[str, Path], args: tuple[str, ...], expected: str
 ) -> None:
-    code, said = check(saved["base"], *args)
-    assert code == 2, said
-    assert expected in said
+    code, output = check(saved["base"], *args)
+    assert code == 2, output
+    assert expected in output
 
 
 def test_bad_files(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_bad_files(tmp_path: Path) -> None:
 
 
 def test_a_figure_that_is_not_known_is_not_kept() -> None:
-    run = side_of("run", told({"forward": np.full(20, 0.01)}))
+    run = side_of("run", report_of({"forward": np.full(20, 0.01)}))
     for text in ("au > 0.9", "device.busy_share > 0.5", "tokens_per_s > 1"):
         assert not check_limit(run, parse_limit(text)).ok
         assert "does not contain" in check_limit(run, parse_limit(text)).reason
@@ -182,15 +182,15 @@ def alternating(seed: int, n: int, wait: float = 0.3, ready: float = 0.005) -> d
 
 def test_a_gate_sees_runs_whose_steps_alternate() -> None:
     """Single steps vary by a factor of 20; four of them together by a few percent."""
-    base = side_of("base", told(alternating(1, 200)))
+    base = side_of("base", report_of(alternating(1, 200)))
     for seed in range(2, 22):
-        same = compare(base, side_of("same", told(alternating(seed, 200))))
+        same = compare(base, side_of("same", report_of(alternating(seed, 200))))
         assert same.block % 4 == 0
         assert not same.difference
         assert answer_of(against_baseline(same, 0.10)) == "same"
-        slow = compare(base, side_of("slow", told(alternating(seed, 200, wait=0.39))))
+        slow = compare(base, side_of("slow", report_of(alternating(seed, 200, wait=0.39))))
         assert answer_of(against_baseline(slow, 0.10)) == "different"
-    fast = compare(base, side_of("fast", told(alternating(3, 200, wait=0.02))))
+    fast = compare(base, side_of("fast", report_of(alternating(3, 200, wait=0.02))))
     assert fast.answer == "different"
     assert fast.step_changed
 
@@ -200,13 +200,13 @@ def test_a_gate_that_cannot_see_does_not_open(tmp_path: Path) -> None:
     files = []
     for name in ("a", "b"):
         files.append(tmp_path / f"{name}.json")
-        files[-1].write_text(json.dumps(told({"forward": 0.03 * np.exp(0.2 * r.normal(size=40))})))
-    code, said = check(files[1], "--baseline", files[0], "--max-regression", "5%")
-    assert code == 1, said
-    assert "cannot tell" in said
-    assert "steps, or several runs" in said
-    code, said = check(files[1], "--baseline", files[0], "--max-regression", "5%", "--json")
-    answer = json.loads(said)
+        files[-1].write_text(json.dumps(report_of({"forward": 0.03 * np.exp(0.2 * r.normal(size=40))})))
+    code, output = check(files[1], "--baseline", files[0], "--max-regression", "5%")
+    assert code == 1, output
+    assert "cannot tell" in output
+    assert "steps, or several runs" in output
+    code, output = check(files[1], "--baseline", files[0], "--max-regression", "5%", "--json")
+    answer = json.loads(output)
     assert (answer["ok"], answer["answer"], answer["checks"][0]["answer"]) == (
         False,
         "cannot_tell",
@@ -222,7 +222,7 @@ def test_what_is_added_between_the_steps_is_a_regression() -> None:
 
     def run(name: str, evaluation: float) -> Side:
         pieces = {"steady": 6.0, "evaluation": evaluation, "outside": 0.1}
-        return side_of(name, told(steps, **{k: {"seconds": v, "share": 0.0} for k, v in pieces.items()}))
+        return side_of(name, report_of(steps, **{k: {"seconds": v, "share": 0.0} for k, v in pieces.items()}))
 
     c = compare(run("a", 0.0), run("b", 3.0))
     assert (c.answer, c.changed_parts, c.step_changed) == ("different", ["evaluation"], False)
@@ -240,7 +240,7 @@ def test_the_end_of_a_process_is_no_regression_unless_it_takes_seconds_longer() 
     def run(between: float, after: float) -> Side:
         outside = {"seconds": between + after, "between_s": between, "after_s": after}
         rest = {"steady": {"seconds": 6.0}, "evaluation": {"seconds": 0.0}}
-        return side_of("run", told(steps, outside=outside, **rest))
+        return side_of("run", report_of(steps, outside=outside, **rest))
 
     assert compare(run(0.1, 0.8), run(0.1, 1.3)).answer == "same"
     assert compare(run(0.1, 0.8), run(0.1, 4.0)).changed_parts == ["outside"]

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from dftracer.analyze import analyze
-from dftracer.analyze.ledger import MOST_STEPS
+from dftracer.analyze.ledger import MAX_STEPS
 from dftracer.cli.main import main as command
 from dftracer.compare import compare, side_of
 from dftracer.report import document
@@ -125,15 +125,15 @@ def test_a_saved_report_says_the_same_as_its_trace(runs: dict[str, Path], tmp_pa
 
 
 def test_what_cannot_be_compared_is_said(runs: dict[str, Path], tmp_path: Path) -> None:
-    told = document(analyze(runs["a"]))
+    result = document(analyze(runs["a"]))
     old = tmp_path / "old.json"
-    old.write_text(json.dumps({k: v for k, v in told.items() if k != "steady_steps"}))
+    old.write_text(json.dumps({k: v for k, v in result.items() if k != "steady_steps"}))
     assert "was saved by an older dftracer" in dftracer("compare", old, runs["a"], ok=2)
     later = tmp_path / "later.json"
-    later.write_text(json.dumps({**told, "schema": "dftracer.report/9"}))
+    later.write_text(json.dumps({**result, "schema": "dftracer.report/9"}))
     assert "a report of another version (dftracer.report/9)" in dftracer("compare", later, runs["a"], ok=2)
     cut = tmp_path / "cut.json"
-    cut.write_text(json.dumps(told)[:2000])
+    cut.write_text(json.dumps(result)[:2000])
     assert "is truncated or damaged" in dftracer("compare", cut, runs["a"], ok=2)
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -148,12 +148,12 @@ def test_what_cannot_be_compared_is_said(runs: dict[str, Path], tmp_path: Path) 
 
 
 def test_groups_of_runs(runs: dict[str, Path]) -> None:
-    told = json.loads(
+    result = json.loads(
         dftracer("compare", "--json", runs["a"], runs["same"], "--", runs["slow"], runs["slow"])
     )
-    assert [(r["name"], r["runs"]) for r in told["runs"]] == [("A", 2), ("B", 2)]
-    assert told["answer"] == "different"
-    assert told["changed"][0] == "preprocess"
+    assert [(r["name"], r["runs"]) for r in result["runs"]] == [("A", 2), ("B", 2)]
+    assert result["answer"] == "different"
+    assert result["changed"][0] == "preprocess"
     text = dftracer("compare", runs["a"], runs["same"], "--", runs["slow"])
     assert "2 runs" in text
     assert "both sides of --" in dftracer("compare", runs["a"], runs["same"], "--", ok=2)
@@ -189,11 +189,11 @@ def test_a_straggler_is_named_by_its_own_stage(tmp_path: Path) -> None:
 
 def test_a_long_run_is_kept_small(tmp_path: Path) -> None:
     """Of many steps a choice is kept, the same each time."""
-    run = write_run(tmp_path / "long", 8, steps=MOST_STEPS + 500)
-    told = document(analyze(run))
-    kept = told["steady_steps"]
-    assert kept["steps"] == MOST_STEPS + 499
-    assert len(kept["wall_us"]) == len(kept["index"]) == MOST_STEPS
+    run = write_run(tmp_path / "long", 8, steps=MAX_STEPS + 500)
+    result = document(analyze(run))
+    kept = result["steady_steps"]
+    assert kept["steps"] == MAX_STEPS + 499
+    assert len(kept["wall_us"]) == len(kept["index"]) == MAX_STEPS
     assert sorted(set(kept["index"])) == kept["index"]
     assert document(analyze(run))["steady_steps"] == kept
     whole = analyze(run).job.ranks[0].wall_us
@@ -242,7 +242,7 @@ def test_a_saved_report_with_missing_or_wrong_keys_is_refused_or_compared(
             for argv in (["compare", str(good), str(bad)], ["check", str(bad), "--baseline", str(good)]):
                 capsys.readouterr()
                 codes.add(code := command(argv))
-                said = capsys.readouterr().err
-                assert code in {0, 1, 2}, (place, value, said)
-                assert code != 2 or said.count("\n") == 1, said
+                printed = capsys.readouterr().err
+                assert code in {0, 1, 2}, (place, value, printed)
+                assert code != 2 or printed.count("\n") == 1, printed
     assert 2 in codes

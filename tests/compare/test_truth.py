@@ -10,7 +10,7 @@ import pytest
 from dftracer.compare import Side, compare, compare_all, side_of, to_json
 from dftracer.compare.comparison import group_of
 from dftracer.compare.statistics import t_quantile
-from support.noisy_runs import KINDS, noisy_run, noisy_times, told
+from support.noisy_runs import KINDS, noisy_run, noisy_times, report_of
 
 
 def test_equal_noisy_runs_give_at_most_5_false_alarms_in_100() -> None:
@@ -62,22 +62,22 @@ def test_intervals_hold_the_true_change() -> None:
 
 def test_identical_runs_and_exact_changes() -> None:
     steady = {"forward": np.full(50, 0.010), "backward": np.full(50, 0.020)}
-    a = side_of("a", told(steady))
-    same = to_json([compare(a, side_of("b", told(steady)))])
+    a = side_of("a", report_of(steady))
+    same = to_json([compare(a, side_of("b", report_of(steady)))])
     assert same["difference"] is False
     assert same["changed"] == []
     # Steps that never vary still do not say how much the next run would differ: 1 % a run.
     reach = 1.96 * 0.01 * 2**0.5
     assert same["step"] == {"a_s": 0.03, "b_s": 0.03, "change": 0.0, "interval": same["step"]["interval"]}
     assert -0.04 < same["step"]["interval"][0] < -reach < reach < same["step"]["interval"][1] < 0.04
-    slower = to_json([compare(a, side_of("b", told({**steady, "forward": np.full(50, 0.011)})))])
+    slower = to_json([compare(a, side_of("b", report_of({**steady, "forward": np.full(50, 0.011)})))])
     assert slower["difference"] is True
     assert slower["changed"] == ["forward"]
     forward = slower["stages"]["forward"]
     assert (forward["a_s"], forward["b_s"], forward["change"]) == (0.01, 0.011, 0.1)
     assert 0.05 < forward["interval"][0] < 0.1 < forward["interval"][1] < 0.15
     # 0.9 % of the step is no change.
-    little = compare(a, side_of("b", told({**steady, "forward": np.full(50, 0.01027)})))
+    little = compare(a, side_of("b", report_of({**steady, "forward": np.full(50, 0.01027)})))
     assert not little.difference
 
 
@@ -87,7 +87,9 @@ def test_two_equal_runs_differ_a_little_and_that_is_no_difference() -> None:
     def run(seed: int, milliseconds: float) -> Side:
         noise = 0.002 * np.random.default_rng(seed).normal(size=(2, 120))
         half = milliseconds / 2000
-        return side_of("run", told({"forward": half * (1 + noise[0]), "backward": half * (1 + noise[1])}))
+        return side_of(
+            "run", report_of({"forward": half * (1 + noise[0]), "backward": half * (1 + noise[1])})
+        )
 
     assert not compare(run(1, 42.9), run(2, 41.9)).difference
     assert compare(run(1, 42.9), run(2, 39.0)).step_changed
@@ -99,7 +101,7 @@ def test_two_equal_runs_differ_a_little_and_that_is_no_difference() -> None:
 def test_a_run_that_waited_for_a_cpu_proves_nothing() -> None:
     def run(seed: int, milliseconds: float, waited: float) -> Side:
         noise = 1 + 0.002 * np.random.default_rng(seed).normal(size=120)
-        document = told({"forward": milliseconds / 1000 * noise})
+        document = report_of({"forward": milliseconds / 1000 * noise})
         return side_of("run", {**document, "machine": {"waited_for_cpu_share": waited}})
 
     assert compare(run(1, 40.0, 0.0), run(2, 46.0, 0.004)).answer == "different"
@@ -110,7 +112,7 @@ def test_waiting_for_a_cpu_before_the_steps_says_nothing_about_them() -> None:
     def run(seed: int, milliseconds: float, in_steps: float) -> Side:
         noise = 1 + 0.002 * np.random.default_rng(seed).normal(size=120)
         machine = {"waited_for_cpu_share": 0.3, "waited_for_cpu_in_steps_share": in_steps}
-        return side_of("run", {**told({"forward": milliseconds / 1000 * noise}), "machine": machine})
+        return side_of("run", {**report_of({"forward": milliseconds / 1000 * noise}), "machine": machine})
 
     assert compare(run(1, 40.0, 0.0), run(2, 46.0, 0.004)).answer == "different"
     assert compare(run(1, 40.0, 0.0), run(2, 46.0, 0.3)).answer == "cannot_tell"
@@ -118,8 +120,8 @@ def test_waiting_for_a_cpu_before_the_steps_says_nothing_about_them() -> None:
 
 def test_a_stage_that_was_not_there_before() -> None:
     steady = {"forward": np.full(50, 0.010), "checkpoint": np.zeros(50)}
-    a = side_of("a", told(steady))
-    b = side_of("b", told({**steady, "checkpoint": np.full(50, 0.002)}))
+    a = side_of("a", report_of(steady))
+    b = side_of("b", report_of({**steady, "checkpoint": np.full(50, 0.002)}))
     c = to_json([compare(a, b)])
     assert c["changed"] == ["checkpoint"]
     assert c["stages"]["checkpoint"] == {"a_s": 0.0, "b_s": 0.002, "change": None, "interval": [None, None]}
@@ -133,9 +135,9 @@ def test_a_stage_that_was_not_there_before() -> None:
 
 def test_a_stage_that_one_run_could_not_see_is_not_compared() -> None:
     steady = {"forward": np.full(50, 0.010)}
-    blind = told(steady)
+    blind = report_of(steady)
     blind["steady_steps"]["not_seen"] = ["collate"]
-    seen = told({**steady, "collate": np.full(50, 0.001)})
+    seen = report_of({**steady, "collate": np.full(50, 0.001)})
     c = to_json([compare(side_of("a", blind), side_of("b", seen))])
     assert "collate" not in c["changed"]
     assert c["stages"]["collate"] == {"a_s": None, "b_s": 0.001, "change": None, "interval": [None, None]}
@@ -146,7 +148,7 @@ def _waiting(wait: float, seed: int, waits: np.ndarray) -> Side:
     times = noisy_times(seed, 400, "independent")
     noise = 1 + 0.05 * np.random.default_rng(seed).normal(size=400)
     times["fetch_wait"] = np.where(waits, wait, 0.0001) * noise
-    return side_of("run", told(times))
+    return side_of("run", report_of(times))
 
 
 def test_waiting_that_comes_at_a_rhythm_is_compared_over_the_rhythm() -> None:
@@ -177,7 +179,7 @@ def test_figures_of_the_device_and_of_throughput() -> None:
         idle = {"input": 3.0, "host": 0.0}
         account = {"source": "events", "observed_s": 10.0, "busy_s": 100 * busy, "idle": idle}
         more = {"exposed_comm_s": None, "steady": {"observed_s": 8.0, "busy_s": 80 * busy, "idle": idle}}
-        return told(
+        return report_of(
             {"forward": np.full(60, 0.1)},
             samples_per_s=rate,
             au=90.0,
@@ -201,8 +203,8 @@ def test_figures_of_the_device_and_of_throughput() -> None:
 
 
 def test_runs_that_are_not_alike_are_told() -> None:
-    a = told({"forward": np.full(50, 0.01)}, run={"id": "a", "host": "node0", "others": [{"id": "old"}]})
-    b = told({"forward": np.full(50, 0.01)}, run={"id": "b", "host": "node1"})
+    a = report_of({"forward": np.full(50, 0.01)}, run={"id": "a", "host": "node0", "others": [{"id": "old"}]})
+    b = report_of({"forward": np.full(50, 0.01)}, run={"id": "b", "host": "node1"})
     b["steady_steps"]["ranks"] = 4
     assert to_json([compare(side_of("a", a), side_of("b", b))])["notes"] == [
         "a also contains 1 other run; the newest is compared.",
@@ -234,7 +236,7 @@ def test_more_runs_are_each_compared_with_the_first() -> None:
 def _level(seed: int, level: float) -> Side:
     """A run on a machine that is a little faster or slower this time, as machines are."""
     r = np.random.default_rng(seed)
-    return side_of(f"run{seed}", told({"forward": level * 0.03 * (1 + 0.01 * r.normal(size=200))}))
+    return side_of(f"run{seed}", report_of({"forward": level * 0.03 * (1 + 0.01 * r.normal(size=200))}))
 
 
 def test_the_spread_between_runs_counts() -> None:
@@ -257,20 +259,20 @@ def test_the_spread_between_runs_counts() -> None:
 def test_a_stage_that_one_run_never_had_is_zero_there() -> None:
     """Automatic tracing does not overlook a checkpoint: none was written."""
     steady = {"forward": np.full(50, 0.010)}
-    without = told(steady)
+    without = report_of(steady)
     without["steady_steps"]["not_seen"] = ["checkpoint", "comm"]
-    c = compare(side_of("a", without), side_of("b", told({**steady, "checkpoint": np.full(50, 0.005)})))
+    c = compare(side_of("a", without), side_of("b", report_of({**steady, "checkpoint": np.full(50, 0.005)})))
     assert c.changed == ["checkpoint"]
     assert c.answer == "different"
 
 
 def test_three_answers() -> None:
     steady = {"forward": np.full(50, 0.010)}
-    a = side_of("a", told(steady))
-    assert compare(a, side_of("b", told(steady))).answer == "same"
-    assert compare(a, side_of("b", told({"forward": np.full(50, 0.012)}))).answer == "different"
+    a = side_of("a", report_of(steady))
+    assert compare(a, side_of("b", report_of(steady))).answer == "same"
+    assert compare(a, side_of("b", report_of({"forward": np.full(50, 0.012)}))).answer == "different"
     wild = [
-        side_of("w", told({"forward": 0.01 * np.exp(np.random.default_rng(s).normal(size=30))}))
+        side_of("w", report_of({"forward": 0.01 * np.exp(np.random.default_rng(s).normal(size=30))}))
         for s in (1, 2)
     ]
     unsure = to_json([compare(wild[0], wild[1])])

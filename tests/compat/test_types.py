@@ -39,9 +39,9 @@ def test_mypy_strict(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     wrong = tmp_path / "wrong.py"
     wrong.write_text(WRONG)
-    told = _mypy(wrong, tmp_path).stdout
-    assert "wrong.py:8: error" in told
-    assert "wrong.py:10: error" in told
+    result = _mypy(wrong, tmp_path).stdout
+    assert "wrong.py:8: error" in result
+    assert "wrong.py:10: error" in result
 
 
 def test_pyright(tmp_path: Path) -> None:
@@ -55,6 +55,6 @@ def test_pyright(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     wrong = tmp_path / "wrong.py"
     wrong.write_text(WRONG)
-    told = subprocess.run([*command, str(wrong)], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "wrong.py:8:" in told.stdout
-    assert "wrong.py:10:" in told.stdout
+    result = subprocess.run([*command, str(wrong)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "wrong.py:8:" in result.stdout
+    assert "wrong.py:10:" in result.stdout

@@ -128,12 +128,12 @@ CASES: dict[str, Any] = {
 def test_the_bottleneck_is_named(case: str, source: str, tmp_path: Path) -> None:
     run = Run(source == "events", source == "profiler")
     a = run.train(30, **CASES[case]).analysis(tmp_path)
-    told: dict[str, Any] = document(a)
-    assert told["device"]["source"] == source
-    assert told["bound"]["id"] == case, a.head
-    assert told["bound"]["share"] > 0.4
+    result: dict[str, Any] = document(a)
+    assert result["device"]["source"] == source
+    assert result["bound"]["id"] == case, a.head
+    assert result["bound"]["share"] > 0.4
     assert "GPU" in a.verdict
-    rank = told["device"]["ranks"]["0"]
+    rank = result["device"]["ranks"]["0"]
     assert rank["busy_s"] + sum(rank["idle"].values()) == pytest.approx(rank["observed_s"], rel=0.01)
 
 
@@ -171,12 +171,12 @@ def test_lag_and_device_time_of_each_step(tmp_path: Path) -> None:
 
 def test_without_figures_launching_is_not_called_compute(tmp_path: Path) -> None:
     a = Run(False, False).train(30, wait=20, host=100, work=5).analysis(tmp_path)
-    told = document(a)
-    assert told["device"]["source"] is None
-    assert told["bound"]["id"] == "host"
-    assert a.verdict.startswith("What the GPU did is not known")
+    result = document(a)
+    assert result["device"]["source"] is None
+    assert result["bound"]["id"] == "host"
+    assert a.verdict.startswith("GPU activity is unknown")
     assert "DFTRACER_DEVICE_EVENTS" in a.head[2]
-    assert told["device"]["notes"]
+    assert result["device"]["notes"]
 
 
 def test_the_real_runs() -> None:

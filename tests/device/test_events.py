@@ -204,9 +204,9 @@ _core.set_boundary_hook(None)
 log.finalize()
 """
     )
-    said = run.stdout.splitlines()
-    assert said[0] == "child 0"
-    assert "destroyed in parent" in said
+    output = run.stdout.splitlines()
+    assert output[0] == "child 0"
+    assert "destroyed in parent" in output
 
 
 def test_the_switch_leaves_the_hook_alone(traced: Callable[..., Run]) -> None:
@@ -232,7 +232,7 @@ log.finalize()
         env={"DFTRACER_LOG_LEVEL": "WARN"},
     )
     assert run.stdout.strip() == "done"
-    assert run.stderr.count("device events are off") == 1
+    assert run.stderr.count("device events disabled") == 1
 
 
 def test_automatic_phases_have_boundaries_too(traced: Callable[..., Run]) -> None:

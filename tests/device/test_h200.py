@@ -88,17 +88,17 @@ def test_a_kineto_file_alone_is_a_report() -> None:
 
 def test_a_window_of_two_steps_is_judged_by_its_device() -> None:
     a = analyze(DATA / "kineto_trace_0_w0.json.gz")
-    told = document(a)
-    assert told["bound"]["id"] == "host"
+    result = document(a)
+    assert result["bound"]["id"] == "host"
     assert a.verdict.startswith(
         "The GPU idles 97 % of the time, 76 points of it while the host launches work"
     )
     assert "460 launches" in head(a)[1]
     assert "CUDA graphs" in head(a)[2]
-    ids = [f["id"] for f in told["findings"]]
+    ids = [f["id"] for f in result["findings"]]
     assert "not_enough_evidence" not in ids
     assert "user_stage" not in ids  # operators outside of backward and optimizer are not a user's stage
-    assert told["ledger"]["total"]["forward"] == pytest.approx(0.0177, abs=0.001)  # as DDP marks it
+    assert result["ledger"]["total"]["forward"] == pytest.approx(0.0177, abs=0.001)  # as DDP marks it
 
 
 @pytest.mark.parametrize(
@@ -112,11 +112,11 @@ def test_a_window_of_two_steps_is_judged_by_its_device() -> None:
         (
             "kineto_trace_0_w0.json.gz",
             "97 % of the profiled time, mostly waiting for the host to launch work.",
-            "Launch less and earlier",
+            "Launch fewer kernels, and earlier",
         ),
     ],
 )
-def test_an_idle_device_is_told_with_its_reason(path: str, why: str, helps: str) -> None:
+def test_an_idle_device_is_reported_with_its_reason(path: str, why: str, helps: str) -> None:
     found = next(f for f in analyze(DATA / path).findings.every() if f.id == "device_idle")
     assert found.title == f"The device idles {why}"
     assert found.advice.startswith(helps)
@@ -135,13 +135,13 @@ def test_a_kineto_file_without_profiler_steps_is_a_report(
     file = tmp_path / "trace.json.gz"
     file.write_bytes(gzip.compress(json.dumps({**content, "traceEvents": kept}).encode()))
     a = analyze(file)
-    told = document(a)
-    rank = told["device"]["ranks"]["0"]
+    result = document(a)
+    rank = result["device"]["ranks"]["0"]
     assert rank["busy_s"] == pytest.approx(naive_busy(kineto_spans()) / 1e9, abs=2e-9)
-    assert told["device"]["steps"] == []
+    assert result["device"]["steps"] == []
     assert a.verdict.startswith("The GPU idles 97 % of the time, ")
     assert "while the host launches work or runs Python" in a.verdict
-    assert "not_enough_evidence" in [f["id"] for f in told["findings"]]
+    assert "not_enough_evidence" in [f["id"] for f in result["findings"]]
     assert main(["report", "-q", str(file)]) == 0
     assert "The device of rank 0" in capsys.readouterr().out
     assert "device of rank 0" in markdown(a)
@@ -199,8 +199,8 @@ def test_operators_of_the_profiler_are_no_work_of_the_user() -> None:
 @pytest.mark.parametrize(("case", "row"), [("device", "busy"), ("input", "input")])
 def test_the_row_of_the_culprit_is_marked(case: str, row: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "-q", str(DATA / "cases" / case)]) == 0
-    told = capsys.readouterr().out.partition("The device of rank 0")[2]
-    (marked,) = [line for line in told.splitlines() if "◀" in line]
+    result = capsys.readouterr().out.partition("The device of rank 0")[2]
+    (marked,) = [line for line in result.splitlines() if "◀" in line]
     assert marked.startswith(f"{_WORDS[row]} ")
     assert main(["report", "-q", "--md", str(DATA / "cases" / case)]) == 0
     assert f"**{_WORDS[row]}**" in capsys.readouterr().out
@@ -221,14 +221,14 @@ def test_unannotated_runs_have_the_verdict_of_their_construction(
     """By the program's construction and a profiler's window; no loud finding contradicts."""
     line = {"ckpt": "checkpoint", "devsync": "device"}.get(case, case)
     a = analyze(DATA / "zero" / case)
-    told = document(a)
-    assert told["bound"]["id"] == line
-    assert told["account"][line]["share"] == pytest.approx(share, abs=within)
-    assert max(told["account"], key=lambda name: told["account"][name]["seconds"]) == line
-    assert sum(row["seconds"] for row in told["account"].values()) == pytest.approx(
-        told["account_s"], rel=1e-3
+    result = document(a)
+    assert result["bound"]["id"] == line
+    assert result["account"][line]["share"] == pytest.approx(share, abs=within)
+    assert max(result["account"], key=lambda name: result["account"][name]["seconds"]) == line
+    assert sum(row["seconds"] for row in result["account"].values()) == pytest.approx(
+        result["account_s"], rel=1e-3
     )
-    loud = {f["id"] for f in told["findings"] if f["severity"] != "info"}
+    loud = {f["id"] for f in result["findings"] if f["severity"] != "info"}
     expected = {"ckpt": "checkpoint_stall", "transfer": "transfer_bound", "input": "input_bound"}
     assert loud - {"before_first_step"} == ({expected[case]} if case in expected else set())
     assert "at most 100" not in " ".join(a.head)
@@ -249,10 +249,10 @@ def test_plain_programs_with_calls_of_cuda(
     case: str, bound: tuple[str, str | None], share: float, within: float
 ) -> None:
     """What the host waited for is known from the calls, what it did itself from samples."""
-    told = document(analyze(DATA / "plain" / case))
-    assert (told["bound"]["id"], told["bound"]["stage"]) == bound
-    assert told["account"][bound[0]]["share"] == pytest.approx(share, abs=within)
-    assert "at most 100" not in told["verdict"]
+    result = document(analyze(DATA / "plain" / case))
+    assert (result["bound"]["id"], result["bound"]["stage"]) == bound
+    assert result["account"][bound[0]]["share"] == pytest.approx(share, abs=within)
+    assert "at most 100" not in result["verdict"]
     if bound[0] == "device":  # what a step waits for at its end is the work of several
-        serious = {f["id"] for f in told["findings"] if f["severity"] != "info"}
+        serious = {f["id"] for f in result["findings"] if f["severity"] != "info"}
         assert not {"slow_steps", "step_drift"} & serious

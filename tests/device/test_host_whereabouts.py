@@ -76,16 +76,16 @@ def test_the_reports_say_it(trace: Path, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    said = "write_notes 100 ms, train.py(12): augment 60 ms"
+    output = "write_notes 100 ms, train.py(12): augment 60 ms"
     files = "I/O: write /data/notes.txt 40 ms"
     document = json.loads(report("--json"))
     assert document["bound"]["id"] == "host"
     verdict, why, _ = document["head"]
     assert "most of it in forward" in verdict
-    assert said in why
+    assert output in why
     assert files in why
     terminal = " ".join(report().split())
-    assert terminal.count(said) >= 1
+    assert terminal.count(output) >= 1
     assert files in terminal
     page = tmp_path / "report.html"
     report("-o", str(page))

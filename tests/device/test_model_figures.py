@@ -15,10 +15,10 @@ from support.process import Run
 MS = 1000
 
 
-def write(folder: Path, device: str, *said: tuple[str, str]) -> None:
+def write(folder: Path, device: str, *output: tuple[str, str]) -> None:
     p = Process(10, rank=0)
     p.metadata.append(("CM", "device.0.name", device))
-    p.metadata += [("CM", key, value) for key, value in said]
+    p.metadata += [("CM", key, value) for key, value in output]
     t = 0
     for i in range(20):
         p.span("compute", "forward", t + MS, 9 * MS, step=i)
@@ -63,7 +63,7 @@ def test_torch_counts_one_step(traced: Callable[..., Run]) -> None:
         log.finalize()
         """
     )
-    said = {m.args["name"]: m.args["value"] for m in run.trace.metadata("CM")}
+    output = {m.args["name"]: m.args["value"] for m in run.trace.metadata("CM")}
     # Forward, and the gradient of the weights: 2 * 16 * 64 * 32 each.
-    assert float(said["step.flops"]) == 2 * 2 * 16 * 64 * 32
-    assert (said["step.samples"], said["step.tokens"]) == ("16", "160")
+    assert float(output["step.flops"]) == 2 * 2 * 16 * 64 * 32
+    assert (output["step.samples"], output["step.tokens"]) == ("16", "160")

@@ -118,4 +118,8 @@ def test_the_real_benchmark(tmp_path: Path) -> None:
         folder = ["++workload.output.folder=generated"] if generate else []
         run([*command, *work, *folder], tmp_path, PYTHONPATH=path)
     summary = json.loads((tmp_path / "results" / "summary.json").read_text())
-    check(tmp_path / "results", summary["metric"]["train_au_percentage"])
+    report = check(tmp_path / "results", summary["metric"]["train_au_percentage"])
+    steps = SAMPLES // BATCH
+    less = (steps - 2) / (steps - 1)
+    theirs = summary["metric"]["train_throughput_mean_samples_per_second"]
+    assert less * report["samples_per_s"] == pytest.approx(theirs, rel=0.05), "one step of each epoch less"

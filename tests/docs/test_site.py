@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +17,6 @@ pytest.importorskip("material")
 pytest.importorskip("mkdocstrings")
 
 ROOT = Path(__file__).resolve().parents[2]
-BROWSER = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
 REFERENCED = [
     f"dftracer.{name}" for name in ("analyze", "auto", "compare", "hooks", "link", "load", "report")
 ]
@@ -85,22 +84,17 @@ def test_the_reference_has_every_public_function_and_class(site: Path) -> None:
     assert missing == []
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
-def test_pages_open_and_can_be_searched_from_disk(site: Path) -> None:
-    playwright = pytest.importorskip("playwright.sync_api")
+def test_pages_open_and_can_be_searched_from_disk(browser: Any, site: Path) -> None:
     pages = ["index.html", "api.html", "architecture.html", "decisions/0001-rings-in-a-mapped-file.html"]
-    with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        page = browser.new_page()
-        asked: list[str] = []
-        noise: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
-        page.on("pageerror", lambda error: noise.append(str(error)))
-        for name in pages:
-            page.goto((site / name).as_uri())
-            page.wait_for_selector("h1")
-        page.fill(".md-search__input", "DFTRACER_RING_SIZE")
-        page.locator(".md-search-result__item", has_text="Settings").first.wait_for()
-        browser.close()
+    page = browser.new_page()
+    asked: list[str] = []
+    noise: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: noise.append(str(error)))
+    for name in pages:
+        page.goto((site / name).as_uri())
+        page.wait_for_selector("h1")
+    page.fill(".md-search__input", "DFTRACER_RING_SIZE")
+    page.locator(".md-search-result__item", has_text="Settings").first.wait_for()
     assert noise == []
     assert [address for address in asked if not address.startswith(("file:", "data:", "blob:"))] == []

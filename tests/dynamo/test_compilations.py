@@ -59,3 +59,63 @@ def test_a_recompilation_tells_which_guard_failed(compiled: Any) -> None:
     (again,) = [e["args"] for e in compiled.of("dynamo") if e["name"] == "recompile"]
     assert again["function"] == "grows"
     assert "size mismatch" in again["reason"]
+
+
+@pytest.fixture(scope="module")
+def compiled_under_auto(run_program: Any) -> Any:
+    """The same calls under automatic tracing, with a compilation before and after those of our backend."""
+    return run_program("""
+        import torch
+        from dftracer import auto
+        from dftracer.python import dftracer, dynamo
+        log = dftracer.initialize_log("compilations.pfw", None, -1)
+        auto.install()
+
+        @torch.compile(backend="eager")
+        def earlier(x):
+            return x.cos()
+
+        @dynamo.compile(dynamic=False)
+        def grows(x):
+            return x.sin()
+
+        @torch.compile(backend="eager")
+        def later(x):
+            return x.tan()
+
+        earlier(torch.ones(3))
+        for n in (3, 4):
+            grows(torch.ones(n))
+        later(torch.ones(3))
+        log.log_event("later ran", "app", log.get_time(), 0)
+        callback = torch._dynamo.callback
+        trigger = getattr(getattr(callback, "CallbackTrigger", None), "CUDAGRAPH_RECORDING", None)
+        if trigger is not None:
+            with callback.callback_handler.install_callbacks(trigger, "2/0"):
+                pass
+        auto.uninstall()
+        grows(torch.ones(5))
+        print(int(trigger is not None))
+        log.finalize()
+    """)
+
+
+def test_under_automatic_tracing_each_compilation_is_written_once(compiled_under_auto: Any) -> None:
+    events = compiled_under_auto.of("dynamo")
+    recorded = [(e["name"], e["args"]["function"]) for e in events if "function" in e["args"]]
+    assert recorded == [("compile", "grows"), ("recompile", "grows"), ("recompile", "grows")]
+
+
+def test_what_another_backend_compiles_is_written_when_that_ends(compiled_under_auto: Any) -> None:
+    # In the order of the file: torch completes its record later, when more has been compiled.
+    events = [e for e in compiled_under_auto.events if e["cat"] == "dynamo" or e["name"] == "later ran"]
+    names = [e["name"] for e in events if "auto" in e["args"] or e["name"] == "later ran"]
+    expected = ["compile", "compile", "later ran"]
+    assert [n for n in names if n != "graph_break"][:3] == expected
+
+
+def test_recording_a_cuda_graph_of_which_torch_keeps_no_record_is_written(compiled_under_auto: Any) -> None:
+    if not compiled_under_auto.result:
+        pytest.skip("this torch does not announce it")
+    triggers = [e["args"].get("trigger") for e in compiled_under_auto.of("dynamo")]
+    assert triggers.count("cudagraph_recording") == 1

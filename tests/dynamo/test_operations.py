@@ -291,9 +291,9 @@ def test_missing_or_old_torch_names_the_extra(run_program: Any) -> None:
         """)
     )
     missing, old = run.stdout.strip().splitlines()
-    assert "pip install pydftracer[dynamo]" in missing
+    assert "pip install 'pydftracer[dynamo]'" in missing
     assert "found 2.1.0" in old
-    assert "pip install pydftracer[dynamo]" in old
+    assert "pip install 'pydftracer[dynamo]'" in old
 
 
 def test_a_graph_timed_by_hand_gives_what_it_gave(run_program: Any) -> None:

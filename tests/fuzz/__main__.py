@@ -68,13 +68,13 @@ def main() -> int:
     share = args.minutes * 60 / (len(chosen) + len(native))
     good = True
     for name in chosen:
-        held, said = _in_a_process(name, args.seed, share)
-        print(f"{'ok  ' if held else 'FAIL'} {name}: {said}", flush=True)
+        held, output = _in_a_process(name, args.seed, share)
+        print(f"{'ok  ' if held else 'FAIL'} {name}: {output}", flush=True)
         good = good and held
     with tempfile.TemporaryDirectory(prefix="dftracer-fuzz-") as folder:
         for name in native:
-            held, said = run_native(name, args.native, max(1, int(share)), args.seed, Path(folder))
-            print(f"{'ok  ' if held else 'FAIL'} native: {name}: {said}", flush=True)
+            held, output = run_native(name, args.native, max(1, int(share)), args.seed, Path(folder))
+            print(f"{'ok  ' if held else 'FAIL'} native: {name}: {output}", flush=True)
             good = good and held
     return 0 if good else 1
 

@@ -93,18 +93,18 @@ def _outcome(words: list[str], place: Callable[[Path], None]) -> str | None:
         out.mkdir()
         place(given)
         argv = [str(given) if w == "IN" else w.replace("OUT", str(out)) for w in words]
-        said, told = io.StringIO(), io.StringIO()
+        output, errors = io.StringIO(), io.StringIO()
         try:
-            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(told):
+            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
                 code = main([*argv, "-v"])  # where something is wrong, say where
         except SystemExit as e:
             code = e.code if isinstance(e.code, int) else 1
         except BaseException:
             return traceback.format_exc()
         if code not in _GOOD_CODES:
-            return f"exit code {code}: {told.getvalue()}"
-        if code > 1 and told.getvalue().count("\n") != 1:
-            return f"not one line: {told.getvalue()!r}"
+            return f"exit code {code}: {errors.getvalue()}"
+        if code > 1 and errors.getvalue().count("\n") != 1:
+            return f"not one line: {errors.getvalue()!r}"
         left = [p.name for p in out.rglob("*") if "tmp" in p.name or p.name.startswith(".")]
         return f"left behind: {left}" if left else None
 

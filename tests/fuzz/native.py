@@ -45,7 +45,7 @@ def run_native(name: str, programs: Path, seconds: int, seed: int, folder: Path)
     if b"libFuzzer" in program.read_bytes():
         words = [str(program), f"-max_total_time={seconds}", f"-seed={seed}", str(folder)]
     done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
-    said = done.stdout + done.stderr
+    output = done.stdout + done.stderr
     if done.returncode == 0:
-        return True, said.strip()
-    return False, f"{said}\nthe input is kept in {last}"
+        return True, output.strip()
+    return False, f"{output}\nthe input is kept in {last}"

@@ -46,9 +46,9 @@ def _loader(path: Path) -> None:
 
 
 def _settings(path: Path) -> None:
-    said: list[str] = []
+    output: list[str] = []
     names = {setting.name: setting for setting in _config.SETTINGS}
-    list(_config_file.read(str(path), names, said.append, said.append))
+    list(_config_file.read(str(path), names, output.append, output.append))
 
 
 def _nsys(path: Path) -> None:

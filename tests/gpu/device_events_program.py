@@ -168,7 +168,7 @@ def check_recording_is_limited() -> None:
 def main() -> None:
     log = dftracer.initialize_log(None, None, -1)
     results: dict[str, Any] = {}
-    share, _device_events.MOST_OF_TIME = _device_events.MOST_OF_TIME, 1.0
+    share, _device_events.TIME_BUDGET = _device_events.TIME_BUDGET, 1.0
     train(30)
     torch.cuda.synchronize()
 
@@ -185,7 +185,7 @@ def main() -> None:
     run(check_workers_forked_during_training)
     train(30)
     torch.cuda.synchronize()
-    _device_events.MOST_OF_TIME = share
+    _device_events.TIME_BUDGET = share
     run(check_recording_is_limited)
     log.finalize()
     run(check_phases_are_written)

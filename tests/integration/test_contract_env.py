@@ -267,7 +267,8 @@ def test_two_settings_wrong_two_lines(traced: Callable[..., Run]) -> None:
         WORK + "import os\nif os.fork() == 0: os._exit(0)\nos.wait()\n",
         env={"DFTRACER_DISABLE_TIDS": "?", "DFTRACER_LOG_LEVEL": "?"},
     )
-    assert run.stderr.count("\n") == 2
+    # Python 3.12 also warns of the thread that was joined, as long as the system counts it.
+    assert sum(line.startswith("dftracer: ") for line in run.stderr.splitlines()) == 2
 
 
 def test_optimised_and_isolated_interpreters(traced: Callable[..., Run]) -> None:

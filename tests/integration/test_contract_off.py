@@ -196,13 +196,13 @@ def _on_a_terminal(path: Path, **settings: str) -> list[str]:
     done = subprocess.run([sys.executable, "off.py"], cwd=path, env=env, stderr=theirs, check=True)
     assert done.returncode == 0
     os.close(theirs)
-    told = b""
+    result = b""
     with contextlib.suppress(OSError):
         while piece := os.read(ours, 65536):
-            told += piece
+            result += piece
     os.close(ours)
     assert not list(path.glob("*.pfw*"))
-    return told.decode().splitlines()
+    return result.decode().splitlines()
 
 
 def test_off_is_said_once_to_whoever_looks(tmp_path: Path) -> None:

@@ -119,6 +119,9 @@ def test_an_iterator_stays_one(enable: bool, traced: Callable[..., Run]) -> None
         assert len(known) == 2 and next(known) == 1 and len(known) == 1 and known.left == 1
         known.left = 0
         assert list(known) == []
+        if type(known) is not Known:
+            assert type(known).__mro__ == (type(known), type(it), object)
+            assert set(dir(type(it))) <= set(dir(type(known)))
         """,
         enable=enable,
     )

@@ -18,7 +18,9 @@ import pytest
 from support.process import clean_environment, recover
 from support.trace import TraceFile, read_directory, read_file
 
-OWN_NAME = re.compile(r"t-[0-9a-f]{16}-(app|fork|preload)\.pfw\.gz")
+# Twice for the child of a process that has a name of its own, such as the fork server of Python 3.14, which imports
+# the program.
+OWN_NAME = re.compile(r"t(-[0-9a-f]{16}-(app|fork|preload))+\.pfw\.gz")
 
 PROGRAM = """
 from dftracer.python import ai, dftracer

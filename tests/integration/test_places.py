@@ -115,7 +115,7 @@ def test_a_read_only_file_system(tmp_path: Path) -> None:
     traced = inside.replace(
         " && exec ", f" && exec {shlex.quote(sys.executable)} -m dftracer.cli run -q -o {place}/t -- "
     )
-    said = []
+    printed = []
     for command in (inside, traced):
         done = subprocess.run(
             ["unshare", "-rm", "sh", "-c", command],
@@ -127,8 +127,8 @@ def test_a_read_only_file_system(tmp_path: Path) -> None:
         )
         if done.returncode != 3 and command is inside:
             pytest.skip("no name spaces to mount in")
-        said.append((done.returncode, done.stdout))
-    assert said == [(3, "ran ['x']\n")] * 2
+        printed.append((done.returncode, done.stdout))
+    assert printed == [(3, "ran ['x']\n")] * 2
     assert done.stderr.count("\n") == 1
     assert "Read-only file system" in done.stderr
 
@@ -178,7 +178,7 @@ def test_greenlets(tmp_path: Path) -> None:
         "t = threading.Thread(target=work, args=(1,)); t.start(); t.join()\n"
         "print([j.value for j in jobs], subprocess.run(['echo', 'child'], capture_output=True).stdout)\n"
     )
-    said = []
+    printed = []
     for launcher in (
         [],
         ["run", "-q", "-o", "a"],
@@ -195,7 +195,7 @@ def test_greenlets(tmp_path: Path) -> None:
             timeout=120,
             check=False,
         )
-        said.append((done.returncode, done.stdout))
-    assert said == [said[0]] * 4
-    assert said[0][0] == 0
+        printed.append((done.returncode, done.stdout))
+    assert printed == [printed[0]] * 4
+    assert printed[0][0] == 0
     assert os.listdir(tmp_path / "a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import signal
@@ -229,7 +230,8 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
         output, _ = process.communicate(timeout=60)
         reported = [100] + [int(line) for line in output.split("\n")[:-1] if line]
         for path in folder.glob("*.pfw.gz"):
-            gzip.decompress(path.read_bytes())
+            with contextlib.suppress(EOFError):  # a write ends at a page when its process is killed
+                gzip.decompress(path.read_bytes())
         recover(folder)
         trace = read_directory(folder)
         (file,) = trace.files

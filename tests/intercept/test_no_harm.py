@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import subprocess
@@ -47,6 +48,40 @@ def test_results_and_errno_are_the_same(data: Path, tmp_path: Path) -> None:
     (data / "f").unlink()
     run = run_traced([program, data], tmp_path, data=str(data))
     assert run.stdout == plain.stdout
+
+
+def test_vfork_returns_as_it_does_untraced(data: Path, tmp_path: Path) -> None:
+    """Children that exit, that exec and that cannot be made; each is an event of the parent."""
+    program = compile_c(FIXTURES / "vfork.c", tmp_path / "vfork")
+    plain = subprocess.run(
+        [program, data], capture_output=True, text=True, check=False, env=clean_environment()
+    )
+    run = run_traced([program, data], tmp_path, data=str(data), expect=plain.returncode)
+    assert run.stdout == plain.stdout
+    assert run.stdout.endswith("refused 1\n")
+    children = [e.raw["args"] for e in run.events if e.name == "vfork"]
+    assert [c["ret"] > 0 for c in children] == [True] * 7 + [False]
+    assert (children[-1]["ret"], children[-1]["errno"]) == (-1, errno.EAGAIN)
+    assert run.names_on(data / "kept").count("write") == 5
+
+
+def test_functions_are_looked_up_by_the_same_caller(data: Path, tmp_path: Path) -> None:
+    """RTLD_NEXT means what follows the program, not the tracer; versions that do not exist are not found."""
+    compile_c(FIXTURES / "dependency.c", tmp_path / "libdependency.so", "-shared", "-fPIC")
+    plugin = compile_c(
+        FIXTURES / "plugin.c", tmp_path / "plugin.so", "-shared", "-fPIC", f"-L{tmp_path}", "-ldependency",
+        "-Wl,-rpath,$ORIGIN",
+    )  # fmt: skip
+    program = compile_c(FIXTURES / "lookups.c", tmp_path / "lookups", "-rdynamic")
+    version = {"x86_64": "GLIBC_2.2.5", "aarch64": "GLIBC_2.17"}.get(platform.machine())
+    if version is None:
+        pytest.skip("needs to know the oldest version of the C library's symbols")
+    command = [str(program), str(plugin), str(data / "f"), version]
+    plain = subprocess.run(command, capture_output=True, text=True, check=False, env=clean_environment())
+    assert plain.returncode == 4
+    run = run_traced(command, tmp_path, data=str(data), expect=4)
+    assert run.stdout == plain.stdout
+    assert run.names_on(data / "f") == ["open", "write", "close"]  # the plugin's
 
 
 @pytest.mark.parametrize(

@@ -56,11 +56,11 @@ def command(*arguments: object) -> Done:
 def test_the_command_prints_the_documented_keys(ddp: Path, tmp_path: Path) -> None:
     done = command("link", ddp, "-o", tmp_path / "linked", "--json", "--min-coverage", "0.99")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert set(told) == {"ranks", "warnings"}
-    assert told["warnings"] == []
-    assert [r["rank"] for r in told["ranks"]] == [0, 1]
-    for r in told["ranks"]:
+    result = json.loads(done.stdout)
+    assert set(result) == {"ranks", "warnings"}
+    assert result["warnings"] == []
+    assert [r["rank"] for r in result["ranks"]] == [0, 1]
+    for r in result["ranks"]:
         assert set(r) == KEYS
         assert r["coverage"] >= 0.998
         assert r["name_agreement"] == 1.0
@@ -265,10 +265,10 @@ def test_the_tables_beside_a_trace_are_part_of_it(ddp: Path) -> None:
     link(ddp)
     trace = Trace(ddp)
     assert trace.linked().select(pl.len()).collect().item() > 0
-    told = trace.sql(
+    result = trace.sql(
         "select count(*) n from linked join edges on linked.node = edges.target and linked.rank = 0"
     )
-    assert told["n"][0] > 0
+    assert result["n"][0] > 0
     # And it is not taken for input by a second run.
     assert link(ddp).warnings == []
 

@@ -77,6 +77,23 @@ def test_no_path_is_longer_than_the_run(which: str, request: pytest.FixtureReque
         assert longest_us(nodes) <= wall_us(nodes) + len(nodes) / 2  # nodes have whole microseconds
 
 
+WAITING_CALLS = Path(__file__).resolve().parents[1] / "data" / "waiting_calls"
+
+
+@pytest.mark.parametrize("case", ["returned_late", "began_after_another"])
+def test_no_path_is_longer_than_a_run_whose_calls_waited(case: str, tmp_path: Path) -> None:
+    """One rank of two that shared a core.
+
+    A call returned long after gloo's thread had done its collective; gloo began one only after another.
+    """
+    (nodes,) = linked(WAITING_CALLS / case, tmp_path)
+    done: dict[int, int] = {}
+    for node in nodes:
+        begin = max((done[d] for d in node.data_deps), default=0)
+        done[node.id] = begin + attributes(node).get("duration_ns", 0)
+    assert 0.95 <= max(done.values()) / 1000 / wall_us(nodes) <= 1
+
+
 # On a busy machine a rank loses its CPU between two operators, which no node accounts for.
 QUIET = [pytest.param(which, marks=pytest.mark.alone) for which in ("recorded", "overlapping", "gathering")]
 
@@ -88,10 +105,11 @@ def test_replay(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> N
         assert 0.95 * wall_us(nodes) <= replayed_us(nodes) <= 1.05 * wall_us(nodes)
 
 
-def test_the_time_of_a_transfer_is_on_its_collective(gathering: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["all_gather", "gather"])
+def test_the_time_of_a_transfer_is_on_its_collective(kind: str, gathering: Path, tmp_path: Path) -> None:
     """A simulator replaces the collective's time: what it copies afterwards keeps its own, and no more."""
     for nodes in linked(gathering, tmp_path):
-        gathers = [n for n in nodes if n.name == "gloo:all_gather"]
+        gathers = [n for n in nodes if n.name == f"gloo:{kind}"]
         assert len(gathers) == 2
         for gather in gathers:
             assert gather.type == 7
@@ -100,6 +118,38 @@ def test_the_time_of_a_transfer_is_on_its_collective(gathering: Path, tmp_path: 
             assert gather.duration_micros >= own["exclusive_ns"] // 1000
             end = gather.start_time_micros + own["inclusive_ns"] // 1000
             inside = [n for n in nodes if gather.id in n.ctrl_deps and n.start_time_micros < end]
-            assert inside, "this torch copies outside of the record"
+            if kind == "all_gather":  # only the root of a gather copies
+                assert inside, "this torch copies outside of the record"
             for known in map(attributes, inside):
                 assert known["duration_ns"] == known["exclusive_ns"]
+
+
+def test_a_collective_takes_no_more_than_its_own_time_and_the_pause_before_it(
+    gathering: Path, tmp_path: Path
+) -> None:
+    """A replay would otherwise wait twice: all of it is after the last thing that it waited for."""
+    seen: dict[str, int] = {}
+    for nodes in linked(gathering, tmp_path):
+        by_id = {n.id: n for n in nodes}
+        first = min(n.start_time_micros for n in nodes if n.start_time_micros)
+        for node in nodes:
+            if node.type != 7 or not node.name.startswith("gloo:"):
+                continue
+            awaited = [by_id[d] for d in node.data_deps]
+            ends = [
+                n.start_time_micros * 1000 + attributes(n)["inclusive_ns"]
+                for n in awaited
+                if n.start_time_micros
+            ]
+            start = node.start_time_micros * 1000
+            before = max((end for end in ends if end <= start), default=first * 1000)
+            own = attributes(node)
+            # Their starts have whole microseconds.
+            assert own["exclusive_ns"] <= own["duration_ns"] <= start - before + own["exclusive_ns"] + 2000, (
+                node.name
+            )
+            assert node.duration_micros <= own["duration_ns"] / 1000 + 1
+            seen[node.name] = seen.get(node.name, 0) + 1
+    # In both ranks and both steps.
+    assert (seen["gloo:all_gather"], seen["gloo:gather"]) == (4, 4)
+    assert seen["gloo:all_reduce"] >= 4

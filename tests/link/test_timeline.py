@@ -44,8 +44,8 @@ def crossings(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("which", ["recorded", "h200"])
 def test_lanes_do_not_overlap(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     link(request.getfixturevalue(which), tmp_path)
-    told = read(tmp_path / "timeline.json.gz")
-    events = told["traceEvents"]
+    result = read(tmp_path / "timeline.json.gz")
+    events = result["traceEvents"]
     assert crossings(events) == []
     named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
     assert {(e["pid"], e["tid"]) for e in events if e["ph"] == "X"} <= named
@@ -58,7 +58,7 @@ def test_lanes_do_not_overlap(which: str, request: pytest.FixtureRequest, tmp_pa
         assert "rank 0 GPU 0" in processes
         flows = [e["id"] for e in events if e["ph"] == "s"]
         assert len(flows) == len(set(flows)) == 460
-    assert told["otherData"]["clocks"]["0"]["method"] == "reference"
+    assert result["otherData"]["clocks"]["0"]["method"] == "reference"
     assert min(e["ts"] for e in events if e["ph"] == "X") <= 1e6
 
 

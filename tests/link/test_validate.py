@@ -11,27 +11,27 @@ from link.test_directory import command, edit
 
 
 def problems(ddp: Path) -> tuple[int, dict[str, Any], str]:
-    told = command("validate", ddp, "--json")
-    value: dict[str, Any] = json.loads(told.stdout)
+    result = command("validate", ddp, "--json")
+    value: dict[str, Any] = json.loads(result.stdout)
     text = " ".join([*value.get("problems", []), *(p for r in value.get("ranks", []) for p in r["problems"])])
-    return told.returncode, value, text
+    return result.returncode, value, text
 
 
 def test_a_good_directory(ddp: Path) -> None:
-    code, told, text = problems(ddp)
-    assert (code, text, told["ok"], told["missing_ranks"]) == (0, "", True, [])
-    assert [r["coverage"] for r in told["ranks"]] == [1.0, 1.0]
+    code, result, text = problems(ddp)
+    assert (code, text, result["ok"], result["missing_ranks"]) == (0, "", True, [])
+    assert [r["coverage"] for r in result["ranks"]] == [1.0, 1.0]
     # Our own trace files are checked as before.
-    assert len(told["files"]) == 2
+    assert len(result["files"]) == 2
     assert command("validate", ddp).returncode == 0
 
 
 def test_missing_rank(ddp: Path) -> None:
     for path in ddp.glob("*_1.*"):
         path.unlink()
-    code, told, _ = problems(ddp)
+    code, result, _ = problems(ddp)
     assert code == 1
-    assert told["missing_ranks"] == [1]
+    assert result["missing_ranks"] == [1]
 
 
 def test_truncated_file(ddp: Path) -> None:
@@ -44,10 +44,10 @@ def test_truncated_file(ddp: Path) -> None:
 
 def test_wrong_pair(ddp: Path) -> None:
     shutil.copy(ddp / "torch_et_1.json", ddp / "torch_et_0.json")
-    code, told, text = problems(ddp)
+    code, result, text = problems(ddp)
     assert code == 1
     assert "wrong pair" in text
-    assert told["ranks"][0]["coverage"] == 0.0
+    assert result["ranks"][0]["coverage"] == 0.0
 
 
 def test_one_of_the_two_files_is_missing(ddp: Path) -> None:

@@ -72,7 +72,7 @@ def records_of(file: Path) -> int:
     return int(counts["events"] + counts["meta"])
 
 
-def told(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, Any]:
+def run_json(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, Any]:
     capsys.readouterr()
     code = main([*argv, "--json"])
     return code, json.loads(capsys.readouterr().out)
@@ -109,33 +109,33 @@ def test_damage_costs_one_member_and_every_command_says_so(
     assert all_records - largest <= records < all_records
     assert counts["members_cut"] == 1
 
-    _, info = told(capsys, "info", str(file))
+    _, info = run_json(capsys, "info", str(file))
     assert info["files"][0]["records"] == records
-    code, said = told(capsys, "validate", str(file))
+    code, output = run_json(capsys, "validate", str(file))
     assert code == 1
-    assert said["files"][0]["records"] == records
-    _, said = told(capsys, "report", str(file))
-    assert said["trace"]["events"] == counts["events"]
-    assert said["trace"]["truncated_files"] == 1
-    _, said = told(capsys, "query", "select count(*) n from events", str(file), "--no-cache")
-    assert said[0]["n"] == counts["events"]
-    _, said = told(capsys, "export", str(file), "-o", str(tmp_path / "e.parquet"))
-    assert said["events"] == counts["events"]
+    assert output["files"][0]["records"] == records
+    _, output = run_json(capsys, "report", str(file))
+    assert output["trace"]["events"] == counts["events"]
+    assert output["trace"]["truncated_files"] == 1
+    _, output = run_json(capsys, "query", "select count(*) n from events", str(file), "--no-cache")
+    assert output[0]["n"] == counts["events"]
+    _, output = run_json(capsys, "export", str(file), "-o", str(tmp_path / "e.parquet"))
+    assert output["events"] == counts["events"]
     assert len(read_trace(file).records) == records
 
-    code, said = told(capsys, "repair", str(file), "-o", str(tmp_path / "fixed"))
+    code, output = run_json(capsys, "repair", str(file), "-o", str(tmp_path / "fixed"))
     assert code == 1
-    assert said["files"][0]["records"] == records
-    assert said["files"][0]["damaged_members"] == 1
-    code, merge = told(capsys, "merge", str(file), "-o", str(tmp_path / "one.pfw.gz"))
+    assert output["files"][0]["records"] == records
+    assert output["files"][0]["damaged_members"] == 1
+    code, merge = run_json(capsys, "merge", str(file), "-o", str(tmp_path / "one.pfw.gz"))
     assert code == 1
     assert merge["records"] == records
-    _, sliced = told(capsys, "slice", str(file), "-o", str(tmp_path / "part"), "--cat", "compute")
+    _, sliced = run_json(capsys, "slice", str(file), "-o", str(tmp_path / "part"), "--cat", "compute")
     kept = sum(1 for r in read_trace(file).events if r["cat"] == "compute")
     assert sliced["files"][0]["events"] == kept
     for copy in (tmp_path / "fixed" / "t.pfw.gz", tmp_path / "one.pfw.gz", tmp_path / "part" / "t.pfw.gz"):
-        code, said = told(capsys, "validate", str(copy))
-        problems = [p for p in said["files"][0]["problems"] if "copied from" in p]
+        code, output = run_json(capsys, "validate", str(copy))
+        problems = [p for p in output["files"][0]["problems"] if "copied from" in p]
         assert len(problems) == 1
         assert code == 1
 
@@ -214,9 +214,9 @@ def _variants(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
         "command",
     )
     for value in values:
-        told = "".join(f',"{key}":{value}' for key in keys)
+        run_json = "".join(f',"{key}":{value}' for key in keys)
         for record in (own_record, with_host, with_host.replace('"r"', value)):
-            yield f"run={value}", [lines[0], record % told, *lines[1:]]
+            yield f"run={value}", [lines[0], record % run_json, *lines[1:]]
 
 
 def test_numbers_that_are_none_are_skipped_or_refused(
@@ -243,6 +243,6 @@ def test_numbers_that_are_none_are_skipped_or_refused(
             ["top", str(place), "--once"],
         ):
             code = main(argv)
-            said = capsys.readouterr()
-            assert code in {0, 1, 2}, (what, argv[0], said.err)
-            assert "Traceback" not in said.err
+            output = capsys.readouterr()
+            assert code in {0, 1, 2}, (what, argv[0], output.err)
+            assert "Traceback" not in output.err

@@ -95,8 +95,8 @@ def test_the_same_events_as_the_local_files(job: Path) -> None:
 
 def test_the_same_report(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _stored(job, "counting://bucket/job")
-    told = [_json(capsys, "report", place) for place in ("counting://bucket/job", str(job))]
-    ledgers = [each["ledger"] for each in told]
+    result = [_json(capsys, "report", place) for place in ("counting://bucket/job", str(job))]
+    ledgers = [each["ledger"] for each in result]
     assert ledgers[0] == ledgers[1]
 
 
@@ -138,15 +138,15 @@ def test_info_of_a_large_file_reads_its_ends_only(job: Path, capsys: pytest.Capt
     fs, root = fsspec.core.url_to_fs("counting://bucket/large")
     name = "trace-0123456789abcdef-app.pfw.gz"
     fs.pipe_file(f"{root}/{name}", _large(job, 64))
-    (told,) = _json(capsys, "info", "counting://bucket/large")["files"]
+    (result,) = _json(capsys, "info", "counting://bucket/large")["files"]
     assert CountingStore.handed_out <= 0.01 * (64 << 20)
     local = _json(capsys, "info", str(sorted(job.rglob("*.pfw.gz"))[0]))["files"][0]
-    assert told["bytes"] == fs.info(f"{root}/{name}")["size"]
-    assert told["file"] == f"counting://bucket/large/{name}"
-    assert {k: told[k] for k in ("rank", "pid", "host", "command", "end", "problems")} == {
+    assert result["bytes"] == fs.info(f"{root}/{name}")["size"]
+    assert result["file"] == f"counting://bucket/large/{name}"
+    assert {k: result[k] for k in ("rank", "pid", "host", "command", "end", "problems")} == {
         k: local[k] for k in ("rank", "pid", "host", "command", "end", "problems")
     }
-    assert told["records"] == (local["end"] or {}).get("num_events")
+    assert result["records"] == (local["end"] or {}).get("num_events")
 
 
 def test_runs_of_large_files_are_told_by_their_ends_and_step_rows(
@@ -155,11 +155,11 @@ def test_runs_of_large_files_are_told_by_their_ends_and_step_rows(
     fs, root = fsspec.core.url_to_fs("counting://bucket/large")
     stem = f"{root}/trace-0123456789abcdef-app"
     fs.pipe_file(f"{stem}.pfw.gz", _large(job, 64))
-    (told,) = _json(capsys, "runs", "counting://bucket/large")
+    (result,) = _json(capsys, "runs", "counting://bucket/large")
     assert CountingStore.handed_out <= 0.01 * (64 << 20)
     # What only events could tell is not known.
-    assert (told["steps"], told["samples_per_s"], told["bound"]) == (None, None, None)
-    assert told["path"] == "counting://bucket/large"
+    assert (result["steps"], result["samples_per_s"], result["bound"]) == (None, None, None)
+    assert result["path"] == "counting://bucket/large"
     table = np.zeros((50, len(COLUMNS)), np.int64)
     table[:, COLUMNS.index("wall_us")] = 2000
     table[:, COLUMNS.index("fetch_wait_us")] = 1500
@@ -167,9 +167,9 @@ def test_runs_of_large_files_are_told_by_their_ends_and_step_rows(
     table[:, COLUMNS.index("samples")] = 8
     table[:, COLUMNS.index("step")] = range(50)
     table[:, COLUMNS.index("start_us")] = [1_000_000 + i * 2000 for i in range(50)]
-    fs.pipe_file(f"{stem}.rows", pack_rows(table, {"run": told["run"]}))
-    (told,) = _json(capsys, "runs", "counting://bucket/large")
-    assert (told["steps"], told["samples_per_s"], told["bound"]) == (50, 4000, "input")
+    fs.pipe_file(f"{stem}.rows", pack_rows(table, {"run": result["run"]}))
+    (result,) = _json(capsys, "runs", "counting://bucket/large")
+    assert (result["steps"], result["samples_per_s"], result["bound"]) == (50, 4000, "input")
 
 
 def test_one_file_by_its_url(job: Path) -> None:
@@ -223,12 +223,12 @@ def test_a_web_server(job: Path, tmp_path: Path, ranges: bool, capsys: pytest.Ca
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}/"
-        (told,) = _json(capsys, "info", url)["files"]
+        (result,) = _json(capsys, "info", url)["files"]
         if ranges:
             assert handler.sent <= 0.01 * (24 << 20)  # type: ignore[attr-defined]
         server.shutdown()
-    assert told["bytes"] == (site / "trace-0123456789abcdef-app.pfw.gz").stat().st_size
-    assert told["file"] == f"{url}trace-0123456789abcdef-app.pfw.gz"
+    assert result["bytes"] == (site / "trace-0123456789abcdef-app.pfw.gz").stat().st_size
+    assert result["file"] == f"{url}trace-0123456789abcdef-app.pfw.gz"
 
 
 @pytest.mark.parametrize(
@@ -242,15 +242,15 @@ def test_what_is_not_there_is_one_line(url: str, part: str, capsys: pytest.Captu
     with pytest.raises(NoTraces, match=part):
         Trace(url)
     assert main(["info", url]) == 2
-    said = capsys.readouterr().err
-    assert part in said
-    assert len(said.splitlines()) == 1
+    output = capsys.readouterr().err
+    assert part in output
+    assert len(output.splitlines()) == 1
 
 
 def test_files_outside_the_copy_are_not_written(job: Path) -> None:
     """A manifest is input from elsewhere."""
     fs, root = fsspec.core.url_to_fs("counting://bucket/evil")
-    told = {"files": [{"name": f"../../{n}", "parts": []} for n in ("a.pfw", "b.pfw")]}
-    fs.pipe_file(f"{root}/dftracer-manifest-host.json", json.dumps(told).encode())
+    result = {"files": [{"name": f"../../{n}", "parts": []} for n in ("a.pfw", "b.pfw")]}
+    fs.pipe_file(f"{root}/dftracer-manifest-host.json", json.dumps(result).encode())
     with pytest.raises(NoTraces):
         Trace("counting://bucket/evil")

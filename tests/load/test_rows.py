@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 from dftracer.analyze import analyze
-from dftracer.analyze.stages import CLASSES, RULES, STAGES, class_of
-from dftracer.format._io_roles import ROLES
+from dftracer.analyze.stages import STAGES
 from dftracer.load import NoTraces, _scan
 from dftracer.load.chunk import int64s
 from dftracer.load.rows import (
@@ -31,7 +30,6 @@ from dftracer.load.rows import (
     read_row_files,
     read_rows,
 )
-from dftracer.load.rows import STAGES as ROW_STAGES
 from dftracer.report import document
 from support.process import Run, clean_environment, run_program
 
@@ -68,40 +66,6 @@ ANNOTATED = """
         with ai.checkpoint.capture:
             time.sleep(0.004)
 """
-
-
-def test_the_recorder_takes_events_for_what_the_report_does() -> None:
-    assert ROW_STAGES == STAGES
-    for auto in (False, True):
-        rules = np.frombuffer(_scan.stage_rules(auto), np.uint8).reshape(len(CLASSES), len(STAGES))
-        assert (rules == RULES[auto]).all()
-    names = {
-        "dataloader": "fetch.iter fetch.block fetch fetch.init x.iter sampler",
-        "data": "item item.init preprocess collate augment decode io.read read x.io data load other",
-        "compute": "forward backward step forward.init step.init x x.init Forward",
-        "pipeline": "train evaluate test epoch.block",
-        "POSIX": " ".join(ROLES) + " open64 __read_chk preadv64v2 fread_unlocked fxstat clone unknown",
-        "STDIO": " ".join(ROLES),
-        "CUDA": "cudaDeviceSynchronize cudaMemcpyAsync cudaGraphLaunch cudaMalloc",
-        "kineto": "ProfilerStep#3 enumerate(DataLoader)#x Optimizer.step#Adam nccl:all_reduce aten::add",
-        "pp": "DistributedDataParallel.forward Memcpy-HtoD cudaStreamSynchronize cudaMemcpyAsync x_backward",
-        "dynamo": "compile f",
-        "": "f",
-    }
-    for each in (
-        "comm",
-        "communication",
-        "checkpoint",
-        "device",
-        "dftracer",
-        "device_time",
-        "sample",
-        "HDF5",
-    ):
-        names[each] = "forward read write fork wait"
-    for category, some in names.items():
-        for name in (*some.split(), "Memcpy HtoD (Pageable -> Device)"):
-            assert _scan.event_class(category, name) == class_of(category, name), (category, name)
 
 
 def test_rows_of_an_annotated_program(tmp_path: Path) -> None:
@@ -218,8 +182,8 @@ def test_a_process_without_a_rank_is_numbered_in_its_run(tmp_path: Path) -> None
     for run in ("older", "newer"):
         (tmp_path / f"{run}.rows").write_bytes(pack_rows(_made(3), {"run": run}))
     (tmp_path / "second.rows").write_bytes(pack_rows(_made(3), {"run": "newer"}))
-    told = read_rows(tmp_path).group_by("run", "rank").len().sort("run", "rank").rows()
-    assert told == [("newer", 0, 3), ("newer", 1, 3), ("older", 0, 3)]
+    result = read_rows(tmp_path).group_by("run", "rank").len().sort("run", "rank").rows()
+    assert result == [("newer", 0, 3), ("newer", 1, 3), ("older", 0, 3)]
 
 
 def test_damage_costs_a_block() -> None:
@@ -316,9 +280,9 @@ def test_the_newest_run_may_have_only_rows_left(tmp_path: Path) -> None:
         return json.loads(done.stdout)
 
     assert newest != before
-    told = answer("report")
-    assert (told["run"]["id"], told["trace"]["events"]) == (newest, 0)
-    assert [other["id"] for other in told["run"]["others"]] == [before]
+    result = answer("report")
+    assert (result["run"]["id"], result["trace"]["events"]) == (newest, 0)
+    assert [other["id"] for other in result["run"]["others"]] == [before]
     assert answer("report", "traces", "--run", str(before))["trace"]["events"] > 0
     assert answer("top", "traces", "--once", "--last", "600")["run"] == newest
     assert [side["id"] for side in answer("compare", str(kept), "traces")["runs"]] == [before, newest]

@@ -38,18 +38,18 @@ def test_the_newest_run_is_reported_and_the_others_are_named(tmp_path: Path) -> 
     left.write(tmp_path, "left")
     _process(10, HOUR, "second", steps=30, rank=0).write(tmp_path, "b")
     a = analyze(tmp_path)
-    told = document(a)
-    assert told["run"]["id"] == "second"
-    assert told["run"]["command"] == "train.py second"
-    assert (told["run"]["launcher"], told["run"]["attempt"], told["run"]["version"]) == (
+    result = document(a)
+    assert result["run"]["id"] == "second"
+    assert result["run"]["command"] == "train.py second"
+    assert (result["run"]["launcher"], result["run"]["attempt"], result["run"]["version"]) == (
         "torchrun",
         0,
         "3.0.0",
     )
-    assert told["run"]["start"] == EPOCH_US + HOUR
-    assert [r["id"] for r in told["run"]["others"]] == ["first"]
-    assert told["trace"]["processes"] == 1
-    assert len(told["ledger"]["steps"]) == 30
+    assert result["run"]["start"] == EPOCH_US + HOUR
+    assert [r["id"] for r in result["run"]["others"]] == ["first"]
+    assert result["trace"]["processes"] == 1
+    assert len(result["ledger"]["steps"]) == 30
     assert "1 other run is in the same place and was left out: first (2025-10-09 08:53:20 UTC)" in markdown(a)
     assert len(head(a)) == 3
 
@@ -73,8 +73,12 @@ def test_a_launcher_and_its_ranks_are_one_run_that_knows_both(tmp_path: Path) ->
         assert p.run is not None
         p.run["world_size"] = 2
         p.write(tmp_path, f"r{rank}")
-    told = document(analyze(tmp_path))["run"]
-    assert (told["command"], told["launcher"], told["world_size"]) == ("torchrun train.py", "torchrun", 2)
+    result = document(analyze(tmp_path))["run"]
+    assert (result["command"], result["launcher"], result["world_size"]) == (
+        "torchrun train.py",
+        "torchrun",
+        2,
+    )
 
 
 def test_the_command_chooses_the_run(tmp_path: Path) -> None:
@@ -94,28 +98,28 @@ def test_the_command_chooses_the_run(tmp_path: Path) -> None:
 def test_files_without_a_record_are_one_run(tmp_path: Path) -> None:
     for rank in range(2):
         _process(10 + rank, rank * HOUR, None, rank=rank, world_size=2).write(tmp_path, f"r{rank}")
-    told = document(analyze(tmp_path))
-    assert told["run"]["id"] is None
-    assert told["run"]["others"] == []
-    assert told["trace"]["ranks"] == 2
+    result = document(analyze(tmp_path))
+    assert result["run"]["id"] is None
+    assert result["run"]["others"] == []
+    assert result["trace"]["ranks"] == 2
 
 
 def test_ranks_that_do_not_know_of_each_other_are_one_run(tmp_path: Path) -> None:
     for rank in range(2):
         p = _process(10 + rank, rank * 50 * MS, f"task{rank}", rank=rank, world_size=2)
         p.write(tmp_path, f"r{rank}")
-    told = document(analyze(tmp_path))
-    assert told["trace"]["ranks"] == 2
-    assert told["run"]["others"] == []
+    result = document(analyze(tmp_path))
+    assert result["trace"]["ranks"] == 2
+    assert result["run"]["others"] == []
     # The same ranks twice, or another world, is another run.
     _process(30, 60 * MS, "other", rank=1, world_size=2).write(tmp_path, "again")
-    told = document(analyze(tmp_path))
-    assert (told["run"]["id"], told["trace"]["ranks"], len(told["run"]["others"])) == ("other", 1, 1)
+    result = document(analyze(tmp_path))
+    assert (result["run"]["id"], result["trace"]["ranks"], len(result["run"]["others"])) == ("other", 1, 1)
 
 
 def test_older_files_beside_a_run_with_a_record_are_another_run(tmp_path: Path) -> None:
     _process(10, 0, None, rank=0).write(tmp_path, "old")
     _process(10, HOUR, "new", rank=0).write(tmp_path, "new")
-    told = document(analyze(tmp_path))
-    assert told["run"]["id"] == "new"
-    assert [r["id"] for r in told["run"]["others"]] == [None]
+    result = document(analyze(tmp_path))
+    assert result["run"]["id"] == "new"
+    assert [r["id"] for r in result["run"]["others"]] == [None]

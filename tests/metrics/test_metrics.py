@@ -7,6 +7,7 @@ import http.client
 import http.server
 import importlib
 import json
+import random
 import re
 import shutil
 import socket
@@ -143,10 +144,14 @@ def _check_figures(values: dict[str, float], steps: int) -> None:
     assert values["dftracer_dropped_events_total"] == 0
 
 
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+def _free_port(in_a_row: int = 1) -> int:
+    """The first of so many: below those that the system hands to clients, which come and go."""
+    while True:
+        first = random.randrange(20_000, 32_000)
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in range(first, first + in_a_row):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
 
 
 def _get(port: int, path: str = "/metrics", method: str = "GET") -> tuple[int, str]:
@@ -211,16 +216,16 @@ def test_scrapes(tmp_path: Path) -> None:
             assert _get(port)[0] == 200
     with pytest.raises(OSError, match="refused"):
         _get(port)
-    told = [
+    reported = [
         r.raw["args"]["value"]
         for r in read_directory(tmp_path / "traces").records
         if r.name == "CM" and r.raw["args"]["name"] == "metrics.prometheus"
     ]
-    assert told == [f"127.0.0.1:{port}"]
+    assert reported == [f"127.0.0.1:{port}"]
 
 
 def test_ranks_of_a_host_have_ports_of_their_own(tmp_path: Path) -> None:
-    port = _free_port()
+    port = _free_port(in_a_row=3)
     with contextlib.ExitStack() as stack:
         for rank in (0, 1):
             environment = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
@@ -416,7 +421,7 @@ def test_a_real_prometheus_answers_the_dashboard_and_the_alerts(tmp_path: Path) 
         pytest.skip("prometheus is not installed")
     (tmp_path / "train.py").write_text(THREE_RANKS)
     folder = Path(__file__).parents[2] / "docs" / "assets" / "metrics"
-    first = _free_port()
+    first = _free_port(in_a_row=3)
     ports = [first, first + 1, first + 2]
     with contextlib.ExitStack() as stack:
         job = subprocess.Popen(
@@ -498,10 +503,14 @@ def _filled(expression: str, chosen: dict[str, str]) -> str:
 # What a training without a line of code exports ---------------------------------------------------
 
 
+ANSWERED = "answered"
+
+
 class _Receiver(http.server.BaseHTTPRequestHandler):
     """What an OpenTelemetry collector understands."""
 
     received: list[Any]
+    place: Path
 
     def do_POST(self) -> None:
         service = importlib.import_module("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
@@ -513,15 +522,17 @@ class _Receiver(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
         self.wfile.write(answer)
+        (self.place / ANSWERED).touch()
 
     def log_message(self, *_: object) -> None:
         pass
 
 
 @contextlib.contextmanager
-def _collector() -> Iterator[tuple[int, list[Any]]]:
+def _collector(tmp_path: Path) -> Iterator[tuple[int, list[Any]]]:
     class Handler(_Receiver):
         received: list[Any] = []  # noqa: RUF012
+        place = tmp_path
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -534,9 +545,12 @@ def test_torch_to_everything(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
     loader = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
-    with _collector() as (port, received):
+    with _collector(tmp_path) as (port, received):
         targets = f"textfile:{tmp_path}/d/,tensorboard:{tmp_path}/tb,otlp:http://127.0.0.1:{port}"
-        done = _run(tmp_path, TORCH, targets, DFTRACER_AUTO="torch", DFTRACER_RUN_NAME="numbers")
+        # The end of a program waits for targets that have answered, not for packages that are being imported.
+        written = f"os.path.isdir('tb') and os.listdir('tb') and os.path.exists('{ANSWERED}')"
+        program = TORCH + f"import os, time\nwhile not ({written}): time.sleep(0.01)\n"
+        done = _run(tmp_path, program, targets, DFTRACER_AUTO="torch", DFTRACER_RUN_NAME="numbers")
     assert done.stderr == ""
     (file,) = (tmp_path / "d").iterdir()
     values = _values(file.read_text())
@@ -595,12 +609,13 @@ def test_warnings_of_packages_do_not_reach_the_program(tmp_path: Path) -> None:
         "before = warnings._showwarnmsg.__code__\nsteps(20)\n"
         "while 'requests' not in sys.modules: time.sleep(0.01)\n"
         "warnings.warn('of the program')\n"
+        f"while not os.path.exists('{ANSWERED}'): time.sleep(0.01)\n"
         "if os.fork() == 0:\n"
         "    print(warnings._showwarnmsg.__code__ is before, flush=True)\n"
         "    os._exit(0)\n"
         "os.wait()\nlog.finalize()\nprint(warnings._showwarnmsg.__code__ is before)"
     )
-    with _collector() as (port, received):
+    with _collector(tmp_path) as (port, received):
         done = _run(tmp_path, program, f"otlp:http://127.0.0.1:{port}")
     assert received
     assert "of a package" not in done.stderr
@@ -612,7 +627,7 @@ def test_warnings_of_packages_do_not_reach_the_program(tmp_path: Path) -> None:
     ("text", "part"),
     [
         ("nonsense:1", "nonsense is not one of prometheus"),
-        ("textfile", "textfile needs a place"),
+        ("textfile", "textfile needs a destination"),
         ("prometheus:x", "x is not a port"),
         ("otlp:ftp://h", "is not an http"),
     ],
@@ -620,6 +635,23 @@ def test_warnings_of_packages_do_not_reach_the_program(tmp_path: Path) -> None:
 def test_mistakes_cost_one_line(tmp_path: Path, text: str, part: str) -> None:
     done = _run(tmp_path, ANNOTATED + "steps(5)", f"{text},textfile:{tmp_path}/m.prom")
     assert part in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert (tmp_path / "m.prom").exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "hidden", "command"),
+    [
+        ("tensorboard:board", "tensorboard", "pip install tensorboard"),
+        ("otlp:http://127.0.0.1:9", "opentelemetry", "pip install 'pydftracer[otel]'"),
+    ],
+)
+def test_a_missing_package_costs_one_line_that_says_what_to_install(
+    tmp_path: Path, target: str, hidden: str, command: str
+) -> None:
+    hide = f"import sys\nsys.modules[{hidden!r}] = None\n"
+    done = _run(tmp_path, hide + ANNOTATED + "steps(5)", f"{target},textfile:{tmp_path}/m.prom")
+    assert command in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert (tmp_path / "m.prom").exists()
 

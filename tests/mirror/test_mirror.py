@@ -44,7 +44,7 @@ class Run:
     """What is left of a program that has ended."""
 
     code: int
-    said: list[str]
+    output: list[str]
     complained: str
     files: dict[str, str]
 
@@ -85,10 +85,11 @@ def test_a_traced_program_is_its_own_mirror_image(name: str, tmp_path: Path) -> 
             zip(LAUNCHERS, pool.map(lambda how: run(name, how, tmp_path / how), LAUNCHERS), strict=True)
         )
     alone = runs.pop("untraced")
-    assert alone.said, alone.complained
+    assert alone.output, alone.complained
     for how, traced in runs.items():
         difference = "\n".join(
-            line[:2000] for line in difflib.unified_diff(alone.said, traced.said, "untraced", how, "", "", 0)
+            line[:2000]
+            for line in difflib.unified_diff(alone.output, traced.output, "untraced", how, "", "", 0)
         )
         assert not difference, difference + traced.complained
         assert traced.code == alone.code, (how, traced.complained)

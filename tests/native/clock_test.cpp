@@ -42,6 +42,41 @@ TEST(accurate_and_monotone_while_anchors_come_and_are_thinned_out) {
   }
 }
 
+TEST(microseconds_are_those_of_the_nanoseconds) {
+  for (bool cpu_ticks : {true, false}) {
+    dft::g_cpu_ticks = cpu_ticks;
+    ClockMap map;
+    const uint64_t origin = 5'000'000'000, epoch = 1'700'000'000'123'456'789;
+    map.start({origin, mono_at(origin)}, epoch);
+    std::mt19937_64 draw(7);
+    uint64_t now = origin;
+    for (int i = 0; i < 2000; ++i) {
+      now += 290'000'000;
+      map.add({now, mono_at(now)});
+      uint64_t t = now - draw() % (now - origin / 2), before = map.to_epoch_us(t);
+      double ns = double(int64_t(map.to_epoch_ns(t) - epoch)), us = double(int64_t(before - epoch / 1000)) * 1000;
+      CHECK(us <= ns + 1000 && us > ns - 1001);
+      if (!cpu_ticks) CHECK_EQ(before, map.to_epoch_ns(t) / 1000);
+      for (uint64_t later = t; later < t + 20'000; later += 1 + draw() % 1000) {
+        uint64_t mapped = map.to_epoch_us(later);
+        CHECK(mapped >= before);
+        before = mapped;
+      }
+    }
+  }
+}
+
+// A counter of 1 MHz, and slower ones.
+TEST(ticks_may_be_as_long_as_microseconds) {
+  dft::g_cpu_ticks = true;
+  for (uint64_t ns_per_tick : {998, 1000, 1001, 4000}) {
+    ClockMap map;
+    map.start({0, 0}, 1'700'000'000'000'000'000);
+    map.add({10'000'000, 10'000'000 * ns_per_tick});
+    for (uint64_t t = 0; t < 20'000'000; t += 99'991) CHECK_EQ(map.to_epoch_us(t), map.to_epoch_ns(t) / 1000);
+  }
+}
+
 TEST(anchors_that_go_back_are_ignored) {
   dft::g_cpu_ticks = true;
   ClockMap map;

@@ -1,10 +1,12 @@
 // fork() in the middle of recording: every process has a trace of its own, and only its own events in it.
+#include <link.h>
 #include <signal.h>
 
 #include <set>
 #include <thread>
 
 #include "check.hpp"
+#include "record/nvml.hpp"
 #include "recording.hpp"
 
 using namespace dft;
@@ -15,6 +17,7 @@ static const uint32_t kChild = intern("child", "test");
 enum End { kReturn, kExit, kUnderscoreExit, kKill, kEnds };
 
 static void be_a_child(int number, End end) {
+  alarm(60);
   for (int64_t n = 0; n < 50; ++n) record(kChild, n, ",\"child\":" + std::to_string(number));
   if (end == kKill) kill(getpid(), SIGKILL);
   if (end == kUnderscoreExit) _exit(0);
@@ -60,7 +63,9 @@ TEST(while_several_threads_record) {
       int64_t n = 0;
       for (; !stop.load(); ++n) {
         record(kParent, n);
-        if (n % 500 == 0) usleep(100);
+        // All of it is read back: where forks take long, the rest is recorded slowly.
+        bool many = n > 100'000;
+        if (many || n % 500 == 0) usleep(many ? 1000 : 100);
       }
       recorded += n;
     });
@@ -127,6 +132,34 @@ TEST(while_threads_come_and_go_and_files_open) {
     finish_session();
     CHECK(dir.files(".ring").empty());
   }
+}
+
+// At its end every child asks the loader for its libraries, under a lock that a fork does not release.
+TEST(while_a_thread_asks_the_loader) {
+  Scratch dir;
+  configure(small_settings(dir));
+  REQUIRE(start_session(dir / "run", "app"));
+  std::atomic<bool> stop{false};
+  std::thread asks([&] {
+    while (!stop.load()) Nvml().driver_loaded();
+  });
+  int hung = 0;
+  for (int i = 0; i < (DFT_SLOW ? 20 : 200); ++i) {
+    pid_t pid = fork();
+    if (pid == 0) {
+      alarm(10);
+      dl_iterate_phdr([](dl_phdr_info*, size_t, void*) { return 1; }, nullptr);
+      _exit(0);
+    }
+    int status = 0;
+    waitpid(pid, &status, 0);
+    hung += status != 0;
+    if (hung) break;
+  }
+  stop = true;
+  asks.join();
+  finish_session();
+  CHECK_EQ(hung, 0);
 }
 
 TEST(grandchildren_have_traces_too) {

@@ -1,11 +1,14 @@
 // Start, flush, sleep, finish: alone and against each other.
 #include <dirent.h>
+#include <signal.h>
 
 #include <atomic>
 #include <fstream>
 #include <thread>
 
 #include "check.hpp"
+#include "intercept/io_record.hpp"
+#include "record/process_life.hpp"
 #include "recording.hpp"
 
 using namespace dft;
@@ -27,6 +30,27 @@ static size_t mappings() {
   size_t n = 0;
   for (std::string line; std::getline(in, line);) ++n;
   return n;
+}
+
+// Or a live process would be taken for a dead one, and its trace completed by others.
+TEST(a_process_and_its_parent_agree_on_when_it_began) {
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  usleep(50000);  // some ticks of the clock of processes
+  pid_t pid = fork();
+  if (pid == 0) {
+    alarm(60);
+    uint64_t start = process_start_time(uint32_t(getpid()));
+    if (write(ends[1], &start, sizeof start) != sizeof start) _exit(1);
+    pause();
+  }
+  uint64_t own = 0;
+  REQUIRE(read(ends[0], &own, sizeof own) == sizeof own);
+  CHECK(own > process_start_time(uint32_t(getpid())));
+  CHECK_EQ(own, process_start_time(uint32_t(pid)));
+  kill(pid, SIGKILL);
+  waitpid(pid, nullptr, 0);
+  CHECK_EQ(process_start_time(uint32_t(pid)), 0u);
 }
 
 TEST(nothing_recorded_leaves_no_file) {
@@ -125,6 +149,33 @@ TEST(wake_ups_are_not_lost_around_falling_asleep) {
   }
   finish_session();
   CHECK_EQ(read_trace(dir / "run.pfw").named("event").size(), size_t(DFT_SLOW ? 100 : 400));
+}
+
+// An intercepted call has a path of its own into the ring.
+TEST(calls_wake_a_writer_that_sleeps) {
+  Scratch dir;
+  Settings s = small_settings(dir, false);
+  s.flush_ms = 2;
+  s.counter_ms = 0;  // nothing else wakes it
+  configure(s);
+  REQUIRE(start_session(dir / "run", "app"));
+  record(kEvent, 0);
+  REQUIRE(flush_session(30000));
+  int others = 0;  // at the beginning, and where the writer is woken anyway
+  for (int n = 1; n < 100; ++n) {
+    usleep(unsigned(4000 + (n * 37) % 5000));
+    uint64_t before = session_stats().bytes, now = ticks();
+    errno = n;
+    if (!emit_quickly(Call::read_, 0, now, now, 1, Values())) {
+      ++others;
+      emit_io(tls_thread, Call::read_, 0, now, now, true, 1, 0, Values());
+    }
+    CHECK_EQ(errno, n);
+    for (int i = 0; i < 30000 && session_stats().bytes == before; ++i) usleep(1000);
+    CHECK(session_stats().bytes > before);
+  }
+  CHECK(others < 10);
+  finish_session();
 }
 
 TEST(finish_while_others_record) {

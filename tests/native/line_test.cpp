@@ -13,6 +13,21 @@ using namespace dft;
 
 namespace {
 
+bool no_memory = false;  // for anything large
+
+}  // namespace
+
+__attribute__((noinline)) void* operator new(size_t size) {
+  constexpr size_t kLarge = 8 << 10;
+  void* found = no_memory && size > kLarge ? nullptr : malloc(size);
+  if (!found) throw std::bad_alloc();
+  return found;
+}
+__attribute__((noinline)) void operator delete(void* memory) noexcept { free(memory); }
+__attribute__((noinline)) void operator delete(void* memory, size_t) noexcept { free(memory); }
+
+namespace {
+
 struct Recorded {
   std::string all;  // header and payload
 
@@ -57,18 +72,21 @@ class Formatter {
       return names[n];
     });
   }
-  std::string line(const Recorded& r, int64_t tid, LineFormatter::Line* facts = nullptr, LikeLines* told = nullptr) {
+  std::string line(const Recorded& r, int64_t tid, LineFormatter::Line* facts = nullptr, LikeLines* hints = nullptr) {
     LineFormatter::Line ignored;
     size_t bound = lines.bound(*r);
     std::string out(bound, '\0');
-    char* end = lines.write(*r, tid, clock_, out.data(), facts ? facts : &ignored, told);
+    char* end = lines.write(*r, tid, clock_, out.data(), facts ? facts : &ignored, hints);
     CHECK(size_t(end - out.data()) <= bound);
     out.resize(size_t(end - out.data()));
     return out;
   }
-  size_t write(const Recorded& r, int64_t tid, char* text, size_t used, LikeLines* told) {
+  size_t write(const Recorded& r, int64_t tid, char* text, size_t used, LikeLines* hints) {
     LineFormatter::Line ignored;
-    return size_t(lines.write(*r, tid, clock_, text + used, &ignored, told, used) - text) - used;
+    return size_t(lines.write(*r, tid, clock_, text + used, &ignored, hints, used) - text) - used;
+  }
+  unsigned write_calls(LineFormatter::Calls& calls, LikeLines& hints, WrittenCall* written) {
+    return lines.write_calls(calls, clock_, hints, written);
   }
   LineFormatter lines;
 
@@ -279,10 +297,10 @@ TEST(a_call_that_is_like_an_earlier_one_has_the_line_it_has_by_itself) {
   for (bool inc_metadata : {true, false}) {
     Formatter f(5, "2a702c695247d487", inc_metadata);
     Calls calls;
-    LikeLines told;
+    LikeLines hints;
     for (int i = 0; i < 20000; ++i) {
       auto [record, tid] = calls.next();
-      CHECK_EQ(f.line(record, tid, nullptr, &told), Formatter(5, "2a702c695247d487", inc_metadata).line(record, tid));
+      CHECK_EQ(f.line(record, tid, nullptr, &hints), Formatter(5, "2a702c695247d487", inc_metadata).line(record, tid));
     }
   }
 }
@@ -290,16 +308,16 @@ TEST(a_call_that_is_like_an_earlier_one_has_the_line_it_has_by_itself) {
 namespace {
 
 // What the runs say of a text: the bytes between them come from further back, and they themselves are there.
-std::string as_told(const std::string& text, const LikeLines& told) {
+std::string as_hinted(const std::string& text, const LikeLines& hints) {
   std::string made;
   size_t number = 0;
   auto copy = [&](size_t upto, size_t back) {
     while (made.size() < upto) made += made[made.size() - back];
   };
-  for (const LikeLines::Piece& piece : told.pieces()) {
+  for (const LikeLines::Piece& piece : hints.pieces()) {
     made.append(text, made.size(), piece.begin - made.size());
     for (; number < piece.runs; ++number) {
-      const LikeRun& run = told.runs()[number];
+      const LikeRun& run = hints.runs()[number];
       copy(run.from, run.back);
       made.append(text, run.from, run.size);
     }
@@ -316,15 +334,15 @@ std::string literal_text(uint32_t literal) {
 
 }  // namespace
 
-TEST(what_is_told_of_alike_lines_is_true_and_compresses_to_the_same_text) {
+TEST(hints_about_alike_lines_are_true_and_compress_to_the_same_text) {
   Formatter f(5, "2a702c695247d487");
   Calls calls;
   Gzip gzip;
-  LikeLines told;
+  LikeLines hints;
   size_t alike = 0, all = 0;
   for (int member = 0; member < 40; ++member) {
     f.lines.begin_text();
-    told.clear();
+    hints.clear();
     calls.in_turns = member % 3 != 0;
     calls.steady = member % 3 == 2;
     std::string text(400 << 10, '\0');
@@ -335,15 +353,15 @@ TEST(what_is_told_of_alike_lines_is_true_and_compresses_to_the_same_text) {
         used = size_t(put(text.data() + used, "{\"id\":1,\"name\":\"other\"}\n") - text.data());
       auto [record, tid] = calls.next();
       begins.push_back(used);
-      used += f.write(record, tid, text.data(), used, &told);
+      used += f.write(record, tid, text.data(), used, &hints);
     }
     text.resize(used);
-    CHECK(as_told(text, told) == text);
-    for (const LikeRun& run : told.runs())
+    CHECK(as_hinted(text, hints) == text);
+    for (const LikeRun& run : hints.runs())
       if (run.last) CHECK_EQ(literal_text(run.first) + literal_text(run.last), text.substr(run.from, run.size));
-    for (const LikeLines::Piece& piece : told.pieces()) alike += calls.steady ? piece.end - piece.begin : 0;
+    for (const LikeLines::Piece& piece : hints.pieces()) alike += calls.steady ? piece.end - piece.begin : 0;
     all += calls.steady ? used : 0;
-    std::string whole(gzip.member(text, {}, &told));
+    std::string whole(gzip.member(text, {}, &hints));
     CHECK(first_member_text(whole, text.size() + 1) == text);
     std::string plain(gzip.member(text, {}));
     CHECK(whole.size() < plain.size() + plain.size() / 30);
@@ -351,11 +369,90 @@ TEST(what_is_told_of_alike_lines_is_true_and_compresses_to_the_same_text) {
     // The end of a text by itself, as it is written before the member is full: nothing before it may be used.
     for (size_t at : {size_t(1), begins.size() / 4, begins.size() / 2, begins.size() - 1}) {
       size_t base = begins[at];
-      CHECK(first_member_text(gzip.member(std::string_view(text).substr(base), {}, &told, base), text.size()) ==
+      CHECK(first_member_text(gzip.member(std::string_view(text).substr(base), {}, &hints, base), text.size()) ==
             text.substr(base));
     }
   }
   CHECK(2 * alike > all);
+}
+
+TEST(a_line_that_found_no_memory_is_not_referred_to) {
+  for (int pauses = 1; pauses < 40; ++pauses) {
+    Formatter f(5, "2a702c695247d487");
+    Calls calls;
+    calls.steady = calls.in_turns = true;
+    LikeLines hints;
+    f.lines.begin_text();
+    std::string text(800 << 10, '\0');
+    size_t used = 0;
+    for (int i = 0; i < 3000; ++i) {
+      auto [record, tid] = calls.next();
+      no_memory = i / pauses % 2 != 0;
+      used += f.write(record, tid, text.data(), used, &hints);
+      no_memory = false;
+    }
+    text.resize(used);
+    CHECK(!hints.pieces().empty());
+    CHECK(as_hinted(text, hints) == text);
+  }
+}
+
+// As the writer does it: some calls at once, and each record that is like no earlier one by itself.
+TEST(calls_written_at_once_have_the_lines_they_have_by_themselves) {
+  constexpr uint64_t kRing = 1 << 16, kText = 4 << 20, kFirstId = 1'000'000;
+  Formatter f(5, "2a702c695247d487");
+  Calls calls;
+  LikeLines hints;
+  Gzip gzip;
+  size_t at_once = 0, all = 0;
+  for (int turn = 0; turn < 30; ++turn) {
+    f.lines.begin_text();
+    hints.clear();
+    calls.in_turns = turn % 3 != 0;
+    calls.steady = turn % 3 == 2;
+    // A ring lies twice in a row; here it begins near its end.
+    std::vector<uint64_t> ring(2 * kRing / sizeof(uint64_t));
+    auto* data = reinterpret_cast<uint8_t*>(ring.data());
+    const uint64_t begin = 5 * kRing - 2000;
+    uint64_t head = begin, next_id = kFirstId;
+    std::string expected;
+    while (head - begin + 200 < kRing) {
+      Recorded record = calls.next().first;
+      auto& r = *reinterpret_cast<Record*>(record.all.data());
+      bool has_id = calls.draw() % 20 == 0;
+      if (!has_id) r.id = next_id++;
+      expected += Formatter(5, "2a702c695247d487").line(record, 5);
+      if (!has_id) r.id = kNumberedLater;
+      for (uint64_t i = 0; i < r.size; ++i) {
+        uint64_t place = (head + i) & (kRing - 1);
+        data[place] = data[place + kRing] = uint8_t(record.all[i]);
+      }
+      head += r.size;
+    }
+    std::string text(kText, '\0');
+    LineFormatter::Calls some{data, kRing - 1, begin, head, kFirstId, 5, text.data(), 0, kText / 2};
+    WrittenCall written[LineFormatter::kMaxCalls];
+    while (some.read < head) {
+      unsigned n = f.write_calls(some, hints, written);
+      at_once += n;
+      all += n;
+      if (n) continue;
+      ++all;
+      auto& r = *reinterpret_cast<Record*>(data + (some.read & (kRing - 1)));
+      if (r.id == kNumberedLater) r.id = some.next_id++;
+      Recorded record(r.kind, 0, 0, 0, 0, 0, 0, 0, "");
+      record.all.assign(reinterpret_cast<char*>(&r), r.size);
+      some.used += f.write(record, 5, text.data(), some.used, &hints);
+      some.read += r.size;
+    }
+    text.resize(some.used);
+    CHECK_EQ(text, expected);
+    CHECK_EQ(as_hinted(text, hints), text);
+    MemberFacts facts;
+    std::string_view member = gzip.member(text, facts, &hints, 0);
+    CHECK_EQ(first_member_text(member, text.size() + 1), text);
+  }
+  CHECK(2 * at_once > all);
 }
 
 TEST_MAIN

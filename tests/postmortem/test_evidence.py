@@ -58,8 +58,8 @@ def hang(rank: int, ranks: int = 3, **more: Any) -> dict[str, Any]:
     }
 
 
-def job(folder: Path, *told: dict[str, Any]) -> dict[str, Any]:
-    for each in told:
+def job(folder: Path, *result: dict[str, Any]) -> dict[str, Any]:
+    for each in result:
         (folder / f"hang_{each['rank']}.json").write_text(json.dumps(each))
     return judge(gather(folder)).to_json()
 
@@ -73,7 +73,7 @@ def test_all_in_the_same_collective(tmp_path: Path) -> None:
 def test_a_rank_without_files_is_named_as_unknown(tmp_path: Path) -> None:
     answer = job(tmp_path, hang(0), hang(2))
     assert answer["missing_ranks"] == [1]
-    assert "rank 1 may not have come: nothing is known of it" in answer["sentence"]
+    assert "rank 1 may not have arrived: nothing is known about it" in answer["sentence"]
 
 
 def test_ranks_in_different_collectives(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_collective_that_fails_because_the_job_is_ended_is_no_going_on(tmp_pat
     stands = hang(1, state="blocked", stage="own_code", collective=None, **at)
     answer = job(tmp_path, hang(0), stands, hang(2, went_on_after_s=20.0))
     assert (answer["class"], answer["rank"]) == ("missing_rank", 1)
-    assert "ranks 0, 2 wait in it" in answer["sentence"]
+    assert "ranks 0, 2 have been waiting in it" in answer["sentence"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"threads": 3}', '{"rank": 1}', "\x00" * 10])
@@ -142,9 +142,9 @@ def test_error_files_of_torch_elastic(tmp_path: Path) -> None:
         del os.environ["TORCHELASTIC_ERROR_FILE"]
         if before is not None:
             os.environ["TORCHELASTIC_ERROR_FILE"] = before
-    told = elastic_errors(tmp_path)[2]
-    assert told["text"] == "the labels do not fit"
-    assert told["exception"].startswith("ValueError at test_evidence.py:")
+    result = elastic_errors(tmp_path)[2]
+    assert result["text"] == "the labels do not fit"
+    assert result["exception"].startswith("ValueError at test_evidence.py:")
 
 
 def test_dumps_of_the_flight_recorder(tmp_path: Path) -> None:
@@ -166,8 +166,8 @@ open(sys.argv[1], "wb").write(dump)
     subprocess.run(
         [sys.executable, "-c", program, str(dump)], env=clean_environment(), check=True, timeout=240
     )
-    told = flight_recorder_dumps(tmp_path)[4]
-    assert told["groups"]["0"] == (1, 1)
+    result = flight_recorder_dumps(tmp_path)[4]
+    assert result["groups"]["0"] == (1, 1)
 
 
 def test_a_dump_that_would_run_something_is_not_read(tmp_path: Path) -> None:

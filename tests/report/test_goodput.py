@@ -136,7 +136,7 @@ def _run(folder: Path, program: str, *words: str, name: str | None = None) -> in
     return done.returncode
 
 
-def _told(folder: Path, *words: str) -> dict[str, Any]:
+def _goodput_json(folder: Path, *words: str) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "dftracer", "goodput", *words, "--json"],
         cwd=folder,
@@ -147,8 +147,8 @@ def _told(folder: Path, *words: str) -> dict[str, Any]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 @pytest.mark.parametrize("how", ["loader", "without"])
@@ -157,19 +157,19 @@ def test_killed_at_60_resumed_from_50_ended_at_100(tmp_path: Path, how: str) -> 
     assert _run(tmp_path, _TORCH, "60", how) == -9
     killed = time.time()
     assert _run(tmp_path, _TORCH, "-1", how) == 0
-    told = _told(tmp_path)
-    assert list(told) == ["wall_s", "productive_s", "goodput", "parts", "attempts", "recomputed_steps"]
-    assert tuple(told["parts"]) == PARTS
-    first, second = told["attempts"]
+    result = _goodput_json(tmp_path)
+    assert list(result) == ["wall_s", "productive_s", "goodput", "parts", "attempts", "recomputed_steps"]
+    assert tuple(result["parts"]) == PARTS
+    first, second = result["attempts"]
     assert list(first) == ["run", "start", "first_step", "last_step", "ended"]
     assert (first["first_step"], first["last_step"]) == (0, 59)
     assert (second["first_step"], second["last_step"]) == (50, 99)
-    assert told["recomputed_steps"] == 10
+    assert result["recomputed_steps"] == 10
     assert first["ended"]["signal"] == "SIGKILL"
     assert first["ended"]["step"] == 60
     assert second["ended"]["exit_code"] == 0
-    parts = told["parts"]
-    assert told["productive_s"] + sum(parts.values()) == pytest.approx(told["wall_s"], rel=1e-3)
+    parts = result["parts"]
+    assert result["productive_s"] + sum(parts.values()) == pytest.approx(result["wall_s"], rel=1e-3)
     # The second life began after this process saw the end of the first, whose traces were read in between.
     assert second["start"] / 1e6 >= killed - 1
     assert parts["gap"] > 0
@@ -183,9 +183,9 @@ def test_a_trainer_says_where_it_goes_on(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     assert _run(tmp_path, _HF, "26") == -9
     assert _run(tmp_path, _HF, "-1") == 0
-    told = _told(tmp_path)
-    assert [(a["first_step"], a["last_step"]) for a in told["attempts"]] == [(0, 25), (20, 39)]
-    assert told["recomputed_steps"] == 6
+    result = _goodput_json(tmp_path)
+    assert [(a["first_step"], a["last_step"]) for a in result["attempts"]] == [(0, 25), (20, 39)]
+    assert result["recomputed_steps"] == 6
 
 
 _LIGHTNING = """
@@ -220,9 +220,9 @@ def test_lightning_says_where_it_goes_on(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     assert _run(tmp_path, _LIGHTNING, "26") == -9
     assert _run(tmp_path, _LIGHTNING, "-1") == 0
-    told = _told(tmp_path)
-    assert [(a["first_step"], a["last_step"]) for a in told["attempts"]] == [(0, 25), (20, 39)]
-    assert told["recomputed_steps"] == 6
+    result = _goodput_json(tmp_path)
+    assert [(a["first_step"], a["last_step"]) for a in result["attempts"]] == [(0, 25), (20, 39)]
+    assert result["recomputed_steps"] == 6
 
 
 _REQUEUED = """
@@ -265,11 +265,11 @@ def test_a_job_of_slurm_that_goes_on_with_other_numbers_of_ranks(tmp_path: Path)
             )
         for child in children:
             assert child.wait(240) == (0 if killed < 0 else -9)
-    told = _told(tmp_path)
-    assert [(a["first_step"], a["last_step"]) for a in told["attempts"]] == [(0, 29), (20, 49), (40, 59)]
-    assert told["recomputed_steps"] == 20
-    parts = told["parts"]
-    assert told["productive_s"] + sum(parts.values()) == pytest.approx(told["wall_s"], rel=1e-3)
+    result = _goodput_json(tmp_path)
+    assert [(a["first_step"], a["last_step"]) for a in result["attempts"]] == [(0, 29), (20, 49), (40, 59)]
+    assert result["recomputed_steps"] == 20
+    parts = result["parts"]
+    assert result["productive_s"] + sum(parts.values()) == pytest.approx(result["wall_s"], rel=1e-3)
     (row,) = _json(tmp_path, "runs")
     assert (row["run"], row["attempt"], row["ended"]["exit_code"]) == ("slurm-77", 2, 0)
 
@@ -280,18 +280,18 @@ def test_five_kills(tmp_path: Path) -> None:
     assert _run(tmp_path, _KILLED, name="five kills") == 0
     truth = [json.loads(line) for line in (tmp_path / "truth.jsonl").read_text().splitlines()]
     steps = [each["step"] for each in truth if "step" in each]
-    told = _told(tmp_path, "traces", "--name", "five kills")
-    assert len(told["attempts"]) == 6
-    assert told["recomputed_steps"] == len(steps) - len(set(steps)) == 15
-    assert [each["first_step"] for each in told["attempts"]] == [0, 8, 16, 24, 32, 40]
-    assert [each["last_step"] for each in told["attempts"]] == [10, 18, 26, 34, 42, 59]
-    parts = told["parts"]
-    assert told["productive_s"] + sum(parts.values()) == pytest.approx(told["wall_s"], rel=1e-3)
-    assert told["goodput"] == pytest.approx(told["productive_s"] / told["wall_s"], rel=1e-3)
+    result = _goodput_json(tmp_path, "traces", "--name", "five kills")
+    assert len(result["attempts"]) == 6
+    assert result["recomputed_steps"] == len(steps) - len(set(steps)) == 15
+    assert [each["first_step"] for each in result["attempts"]] == [0, 8, 16, 24, 32, 40]
+    assert [each["last_step"] for each in result["attempts"]] == [10, 18, 26, 34, 42, 59]
+    parts = result["parts"]
+    assert result["productive_s"] + sum(parts.values()) == pytest.approx(result["wall_s"], rel=1e-3)
+    assert result["goodput"] == pytest.approx(result["productive_s"] / result["wall_s"], rel=1e-3)
     # By the program's own clock; the interpreter starts before it and ends after it.
     lives = [each["at"] for each in truth if "life" in each]
     kills = [each["at"] for each in truth if "killed" in each]
-    assert told["wall_s"] >= truth[-1]["at"] - truth[0]["at"]
+    assert result["wall_s"] >= truth[-1]["at"] - truth[0]["at"]
     between = sum(later - before for before, later in zip(kills, lives[1:], strict=True))
     assert 0 < parts["gap"] <= between + 0.5
     assert parts["initialization"] >= 6 * 0.1
@@ -307,7 +307,7 @@ def test_five_kills(tmp_path: Path) -> None:
         timeout=240,
         check=True,
     )
-    assert "60 steps, 6 attempts, 15 steps computed again" in shown.stdout
+    assert "60 steps, 6 attempts, 15 steps repeated" in shown.stdout
     page = (tmp_path / "job.html").read_text()
     assert page.count('<polyline class="line"') == 6
     assert "<script" not in page
@@ -387,19 +387,19 @@ def test_rows_tell_where_the_traces_are_gone(tmp_path: Path, how: str) -> None:
     assert traces
     for trace in traces:
         trace.unlink()
-    told, runs, top = (_json(tmp_path, *words) for words in verbs)
+    result, runs, top = (_json(tmp_path, *words) for words in verbs)
 
-    parts = told["parts"]
+    parts = result["parts"]
     if how == "numbered":
-        assert [(a["first_step"], a["last_step"]) for a in told["attempts"]] == [(0, 13), (10, 39)]
-        assert told["recomputed_steps"] == goodput_before["recomputed_steps"] == 4
+        assert [(a["first_step"], a["last_step"]) for a in result["attempts"]] == [(0, 13), (10, 39)]
+        assert result["recomputed_steps"] == goodput_before["recomputed_steps"] == 4
         same = ("initialization", "data", "checkpoint_save", "checkpoint_restore", "evaluation", "recomputed")
         for part in same:
             assert parts[part] == pytest.approx(goodput_before["parts"][part], abs=0.002), part
-        assert told["productive_s"] == pytest.approx(goodput_before["productive_s"], abs=0.002)
+        assert result["productive_s"] == pytest.approx(goodput_before["productive_s"], abs=0.002)
     else:
-        assert (told["recomputed_steps"], parts.pop("recomputed")) == (None, None)
-        assert [(a["first_step"], a["last_step"]) for a in told["attempts"]] == [(0, 13), (None, None)]
+        assert (result["recomputed_steps"], parts.pop("recomputed")) == (None, None)
+        assert [(a["first_step"], a["last_step"]) for a in result["attempts"]] == [(0, 13), (None, None)]
         shown = subprocess.run(
             [sys.executable, "-m", "dftracer", "goodput", "."],
             cwd=tmp_path,
@@ -411,7 +411,7 @@ def test_rows_tell_where_the_traces_are_gone(tmp_path: Path, how: str) -> None:
         )
         assert shown.stdout.startswith("Goodput at most ")
         assert "attempt 2" in shown.stdout
-    assert told["productive_s"] + sum(parts.values()) == pytest.approx(told["wall_s"], abs=1e-4)
+    assert result["productive_s"] + sum(parts.values()) == pytest.approx(result["wall_s"], abs=1e-4)
     assert parts["checkpoint_restore"] >= 0.03
     assert parts["gap"] > 0
 
@@ -472,10 +472,10 @@ def test_every_second_is_in_the_part_where_it_belongs(tmp_path: Path) -> None:
     one.write(tmp_path / "life1", "a")
     two = _life(tmp_path, 2, 15, 10, start=10 * S, died=False)
     two.write(tmp_path / "life2", "a")
-    told = goodput([tmp_path]).to_json()
-    assert told["wall_s"] == pytest.approx(14)
-    assert told["recomputed_steps"] == 5
-    assert {k: v for k, v in told["parts"].items() if v} == {
+    result = goodput([tmp_path]).to_json()
+    assert result["wall_s"] == pytest.approx(14)
+    assert result["recomputed_steps"] == 5
+    assert {k: v for k, v in result["parts"].items() if v} == {
         "initialization": 4.0,
         "data": 0.25,
         "recomputed": 0.5,
@@ -483,7 +483,7 @@ def test_every_second_is_in_the_part_where_it_belongs(tmp_path: Path) -> None:
         "gap": 5.0,
         "other": 1.0,
     }
-    assert told["productive_s"] == pytest.approx(25 * 0.09)
+    assert result["productive_s"] == pytest.approx(25 * 0.09)
 
 
 def test_hangs_are_taken_from_what_the_watch_wrote(tmp_path: Path) -> None:
@@ -498,10 +498,10 @@ def test_hangs_are_taken_from_what_the_watch_wrote(tmp_path: Path) -> None:
     }
     (tmp_path / "life1" / "hang_0.json").write_text(json.dumps(hang))
     _life(tmp_path, 2, 20, 10, start=40 * S, died=False).write(tmp_path / "life2", "a")
-    told = goodput([tmp_path]).to_json()
-    assert told["parts"]["hang"] == pytest.approx(4 + 20)
-    assert told["parts"]["gap"] == pytest.approx(4)
-    assert told["productive_s"] + sum(told["parts"].values()) == pytest.approx(told["wall_s"])
+    result = goodput([tmp_path]).to_json()
+    assert result["parts"]["hang"] == pytest.approx(4 + 20)
+    assert result["parts"]["gap"] == pytest.approx(4)
+    assert result["productive_s"] + sum(result["parts"].values()) == pytest.approx(result["wall_s"])
 
 
 @pytest.mark.parametrize(
@@ -524,9 +524,9 @@ def test_where_a_training_goes_on_is_found_from_its_checkpoint(
     two = _life(tmp_path, 2, 0, 20, start=20 * S, died=False, labels=False)
     two.span("checkpoint", "restart", 21 * S, 100 * MS, **restored)
     two.write(tmp_path / "life2", "a")
-    told = goodput([tmp_path]).to_json()
-    assert told["attempts"][1]["first_step"] == first
-    assert told["recomputed_steps"] == 20 - first
+    result = goodput([tmp_path]).to_json()
+    assert result["attempts"][1]["first_step"] == first
+    assert result["recomputed_steps"] == 20 - first
 
 
 def test_a_run_that_ended_well_is_no_attempt_of_the_next_one(tmp_path: Path) -> None:
@@ -552,7 +552,7 @@ def test_names_say_which_runs_are_attempts(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert "there are a, b" in done.stderr
+    assert "known names: a, b" in done.stderr
 
 
 def _save(life: Process, step: int, path: str) -> None:
@@ -573,11 +573,11 @@ def test_an_attempt_that_never_got_to_its_first_step(tmp_path: Path, died: bool)
     three = _life(tmp_path, 3, 0, 20, start=20 * S, died=False, labels=False)
     _restore(three, "c.pt")
     three.write(tmp_path / "life3", "a")
-    told = goodput([tmp_path]).to_json()
-    assert [a["first_step"] for a in told["attempts"]] == [0, None, 10]
-    assert told["recomputed_steps"] == 10
-    assert told["parts"]["failed"] == pytest.approx(3 + died)  # all of the second, the end of the first
-    assert told["productive_s"] + sum(told["parts"].values()) == pytest.approx(told["wall_s"])
+    result = goodput([tmp_path]).to_json()
+    assert [a["first_step"] for a in result["attempts"]] == [0, None, 10]
+    assert result["recomputed_steps"] == 10
+    assert result["parts"]["failed"] == pytest.approx(3 + died)  # all of the second, the end of the first
+    assert result["productive_s"] + sum(result["parts"].values()) == pytest.approx(result["wall_s"])
 
 
 def test_two_attempts_from_one_checkpoint(tmp_path: Path) -> None:
@@ -597,9 +597,9 @@ def test_two_attempts_from_one_checkpoint(tmp_path: Path) -> None:
         )
         _restore(life, "c.pt")
         life.write(tmp_path / f"life{number}", "a")
-    told = goodput([tmp_path]).to_json()
-    assert [(a["first_step"], a["last_step"]) for a in told["attempts"]] == [(0, 19), (10, 24), (10, 24)]
-    assert told["recomputed_steps"] == 10 + 15
+    result = goodput([tmp_path]).to_json()
+    assert [(a["first_step"], a["last_step"]) for a in result["attempts"]] == [(0, 19), (10, 24), (10, 24)]
+    assert result["recomputed_steps"] == 10 + 15
 
 
 def test_steps_that_are_counted_on(tmp_path: Path) -> None:
@@ -608,9 +608,9 @@ def test_steps_that_are_counted_on(tmp_path: Path) -> None:
         command = f"python train.py {number}"
         life = _life(tmp_path, number, first, 20, start=number * 10 * S, died=number == 1, command=command)
         life.write(tmp_path / f"life{number}", "a")
-    told = goodput([tmp_path]).to_json()
-    assert [(a["first_step"], a["last_step"]) for a in told["attempts"]] == [(0, 19), (15, 34)]
-    assert told["recomputed_steps"] == 5
+    result = goodput([tmp_path]).to_json()
+    assert [(a["first_step"], a["last_step"]) for a in result["attempts"]] == [(0, 19), (15, 34)]
+    assert result["recomputed_steps"] == 5
 
 
 def test_the_name_of_a_renamed_checkpoint_says_which_it_is(tmp_path: Path) -> None:
@@ -640,9 +640,9 @@ def test_an_attempt_that_was_left_running(tmp_path: Path) -> None:
         _life(tmp_path, number, 0, steps, start=start, died=number == 1, run_name="a").write(
             tmp_path / f"life{number}", "a"
         )
-    told = goodput([tmp_path]).to_json()
-    assert told["wall_s"] == pytest.approx(2 + 40 + 1)  # until the end of the first
-    assert told["productive_s"] + sum(told["parts"].values()) == pytest.approx(told["wall_s"])
+    result = goodput([tmp_path]).to_json()
+    assert result["wall_s"] == pytest.approx(2 + 40 + 1)  # until the end of the first
+    assert result["productive_s"] + sum(result["parts"].values()) == pytest.approx(result["wall_s"])
 
 
 def test_clocks_of_two_hosts_may_differ(tmp_path: Path) -> None:
@@ -652,8 +652,8 @@ def test_clocks_of_two_hosts_may_differ(tmp_path: Path) -> None:
     two = _life(tmp_path, 2, 0, 60, start=11 * S, died=False, labels=False, host="node1")  # 2 s behind
     _restore(two, "c.pt")
     two.write(tmp_path / "life2", "a")
-    told = goodput([tmp_path]).to_json()
-    assert [(a["first_step"], a["last_step"]) for a in told["attempts"]] == [(0, 99), (50, 109)]
-    assert told["recomputed_steps"] == 50
-    assert told["parts"]["gap"] == 0
-    assert told["productive_s"] + sum(told["parts"].values()) == pytest.approx(told["wall_s"])
+    result = goodput([tmp_path]).to_json()
+    assert [(a["first_step"], a["last_step"]) for a in result["attempts"]] == [(0, 99), (50, 109)]
+    assert result["recomputed_steps"] == 50
+    assert result["parts"]["gap"] == 0
+    assert result["productive_s"] + sum(result["parts"].values()) == pytest.approx(result["wall_s"])

@@ -69,6 +69,6 @@ def test_nothing_sampled_nothing_shown(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     a = _job(tmp_path, False, counters_missing="schedstat pressure")
-    said = "waiting for a CPU (/proc/self/schedstat), pressure (/proc/pressure)"
-    assert f"not available here  {said}" in _text(a)
-    assert ("not available here", said) in page_data(a)["machine"]["rows"]
+    output = "waiting for a CPU (/proc/self/schedstat), pressure (/proc/pressure)"
+    assert f"not available here  {output}" in _text(a)
+    assert ("not available here", output) in page_data(a)["machine"]["rows"]

@@ -21,10 +21,10 @@ def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
 
 
 def test_the_document_is_json_and_its_steps_add_up(analysis: Analysis) -> None:
-    told = json.loads(json.dumps(document(analysis)))
-    assert told["schema"] == SCHEMA
-    for rank, stages in told["ledger"]["ranks"].items():
-        rows = [s for s in told["ledger"]["steps"] if s["rank"] == int(rank)]
+    result = json.loads(json.dumps(document(analysis)))
+    assert result["schema"] == SCHEMA
+    for rank, stages in result["ledger"]["ranks"].items():
+        rows = [s for s in result["ledger"]["steps"] if s["rank"] == int(rank)]
         assert sum(stages.values()) == pytest.approx(sum(r["wall_s"] for r in rows), abs=1e-3)
         for stage in STAGES:
             assert stages[stage] == pytest.approx(sum(r["stages"][stage] for r in rows), abs=1e-3)
@@ -42,7 +42,7 @@ def test_an_empty_trace_has_a_report_too(tmp_path: Path) -> None:
     a = analyze(tmp_path)
     out = io.StringIO()
     print_report(a, Console(file=out, width=100))
-    assert "trained nothing" in out.getvalue()
+    assert "did no training" in out.getvalue()
     assert document(a)["ledger"]["total"]["forward"] == 0
     assert "<html" in html_page(a)
 
@@ -97,12 +97,12 @@ def test_samples_of_own_code_are_a_table_and_a_flame_graph(tmp_path: Path) -> No
         )
     p.write(tmp_path)
     a = analyze(tmp_path)
-    told = document(a)["own_code"]
-    assert [(place["where"], place["seconds"]) for place in told["places"]] == [
+    result = document(a)["own_code"]
+    assert [(place["where"], place["seconds"]) for place in result["places"]] == [
         ("log train.py:81", pytest.approx(0.3)),
         ("fit train.py:44", pytest.approx(0.1)),
     ]
-    (main,) = told["flame"]["children"]
+    (main,) = result["flame"]["children"]
     assert main["name"] == "main train.py:9"
     assert main["seconds"] == pytest.approx(0.4)
     assert [child["name"] for child in main["children"]] == ["fit train.py:40", "fit train.py:44"]

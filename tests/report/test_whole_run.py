@@ -94,16 +94,16 @@ def test_the_run_is_from_the_start_of_the_process_to_its_end(tmp_path: Path) -> 
     )
     assert done.returncode == 0, done.stderr
     truth = json.loads((tmp_path / "truth.json").read_text())
-    a, told = _report(tmp_path)
-    assert told["run_s"] >= truth["all"]
-    assert told["startup"]["seconds"] >= truth["prepare"]
-    assert told["startup"]["setup_s"] >= truth["prepare"] - 0.05
-    assert told["outside"]["after_s"] >= truth["after"] - 0.05
+    a, result = _report(tmp_path)
+    assert result["run_s"] >= truth["all"]
+    assert result["startup"]["seconds"] >= truth["prepare"]
+    assert result["startup"]["setup_s"] >= truth["prepare"] - 0.05
+    assert result["outside"]["after_s"] >= truth["after"] - 0.05
     pieces = ("steady", "startup", "compilation", "evaluation", "outside", "profiled")
-    assert sum(told[piece]["seconds"] for piece in pieces) == pytest.approx(told["run_s"], abs=1e-3)
-    assert told["trace"]["span_s"] == pytest.approx(told["run_s"], rel=0.1)
+    assert sum(result[piece]["seconds"] for piece in pieces) == pytest.approx(result["run_s"], abs=1e-3)
+    assert result["trace"]["span_s"] == pytest.approx(result["run_s"], rel=0.1)
     assert ended_words(a) is None
-    assert told["ended"]["exit_code"] == 0
+    assert result["ended"]["exit_code"] == 0
 
 
 def _answer(*command: str) -> Any:
@@ -140,13 +140,13 @@ def test_a_figure_is_the_same_wherever_it_is_shown(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     traces = str(tmp_path / "traces")
-    a, told = _report(tmp_path)
+    a, result = _report(tmp_path)
     shown, compared = _answer("top", "--once", "--last", "3600", traces), _answer("compare", traces, traces)
     source = Source([traces], cache=False)
     run = source.load()
     viewed = source.steps().info
 
-    median = statistics.median(told["steady_steps"]["wall_us"])
+    median = statistics.median(result["steady_steps"]["wall_us"])
     assert shown["ranks"][0]["step_s"] == pytest.approx(median / 1e6, abs=1e-6)
     if compared["steps_per_block"] == 1:  # otherwise a step is the mean of several, and compare says so
         assert compared["step"]["a_s"] == pytest.approx(median / 1e6, abs=1e-6)
@@ -155,19 +155,19 @@ def test_a_figure_is_the_same_wherever_it_is_shown(tmp_path: Path) -> None:
     assert viewed["ranks"][0]["median_us"] == pytest.approx(median)
 
     files = _answer("info", traces)["files"]
-    assert told["trace"]["events"] == sum(f["events"] for f in files) == shown["events"] == run.events
+    assert result["trace"]["events"] == sum(f["events"] for f in files) == shown["events"] == run.events
     for words in (repr(a), a._repr_html_()):  # what a notebook shows
         assert (
             words.replace("\N{NO-BREAK SPACE}", " ").count(f"{run.events:,}".replace(",", " ") + " events")
             == 1
         )
 
-    assert sorted({w["worker"] for w in told["workers"]}) == [0, 1]
+    assert sorted({w["worker"] for w in result["workers"]}) == [0, 1]
     lanes = {lane.label.split()[2].rstrip(",") for lane in run.lanes if lane.role == "worker"}
     assert lanes == {"0", "1"}, "the same numbers again in the second epoch"
 
     # The first of each epoch is none; on a busy machine the next may be a slow start, too.
-    steady = told["steady_steps"]["steps"]
+    steady = result["steady_steps"]["steps"]
     assert compared["runs"][0]["steady_steps"] == steady
     assert 25 <= steady <= 30
     assert account_title(a) == f"The last {steady + 1} of 32 steps of rank 0 and the time between them"
@@ -179,17 +179,17 @@ def test_an_exception_is_how_it_ended(tmp_path: Path) -> None:
     line = _line_of(tmp_path, 'raise RuntimeError("boom")')
     words = f"Failed after 11 steps: RuntimeError at train.py:{line}."
     assert words in done.stderr
-    a, told = _report(tmp_path)
+    a, result = _report(tmp_path)
     assert ended_words(a) == words
-    assert {k: told["ended"][k] for k in ("exit_code", "signal", "exception", "rank", "step")} == {
+    assert {k: result["ended"][k] for k in ("exit_code", "signal", "exception", "rank", "step")} == {
         "exit_code": 1,
         "signal": None,
         "exception": f"RuntimeError at train.py:{line}",
         "rank": 0,
         "step": 11,
     }
-    assert "between steps" not in told["verdict"]
-    assert not [f for f in told["findings"] if f["id"] == "between_steps"]
+    assert "between steps" not in result["verdict"]
+    assert not [f for f in result["findings"] if f["id"] == "between_steps"]
 
 
 @pytest.mark.parametrize(
@@ -210,9 +210,9 @@ def test_exit_codes_and_signals(
 ) -> None:
     done = _run(tmp_path, body)
     assert done.returncode not in (0, None)
-    a, told = _report(tmp_path)
-    assert told["ended"]["exit_code"] == code
-    assert told["ended"]["signal"] == sent or (told["ended"]["exception"] or "").startswith(
+    a, result = _report(tmp_path)
+    assert result["ended"]["exit_code"] == code
+    assert result["ended"]["signal"] == sent or (result["ended"]["exception"] or "").startswith(
         "KeyboardInterrupt"
     )
     assert words in (ended_words(a) or "")
@@ -229,15 +229,15 @@ def test_a_rank_that_fails_and_is_restarted(tmp_path: Path) -> None:
         after=("-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", "--standalone"),
     )
     assert done.returncode == 0, done.stderr
-    a, told = _report(tmp_path)
-    assert [r["rank"] for r in told["ranks"]] == [0, 1]
-    assert [r["steps"] for r in told["ranks"]] == [30, 30]
-    first, second = told["attempts"]
+    a, result = _report(tmp_path)
+    assert [r["rank"] for r in result["ranks"]] == [0, 1]
+    assert [r["steps"] for r in result["ranks"]] == [30, 30]
+    first, second = result["attempts"]
     assert first["rank"] == 1
     assert first["step"] == 7
     assert first["exception"].startswith("RuntimeError at train.py:")
     assert second["exit_code"] == 0
-    assert told["ended"]["attempts"] == 2
+    assert result["ended"]["attempts"] == 2
     assert any(
         line.startswith("Attempt 1 of 2: Rank 1 failed after 7 steps: RuntimeError") for line in notes(a)
     )
@@ -268,12 +268,12 @@ def test_compilation_is_a_part_of_the_run_and_leads_where_it_is_the_largest(tmp_
     )
     assert done.returncode == 0, done.stderr
     truth = sum(json.loads((tmp_path / "truth.json").read_text()))
-    _, told = _report(tmp_path)
-    assert told["compilation"]["seconds"] >= truth
-    assert told["bound"]["id"] == "compilation"
-    assert told["verdict"].startswith("Compilation is the largest part")
-    assert not any("torch.compile," in line for line in told["head"])
-    slow = [row["wall_s"] for row in told["ledger"]["steps"]]
+    _, result = _report(tmp_path)
+    assert result["compilation"]["seconds"] >= truth
+    assert result["bound"]["id"] == "compilation"
+    assert result["verdict"].startswith("Compilation is the largest part")
+    assert not any("torch.compile," in line for line in result["head"])
+    slow = [row["wall_s"] for row in result["ledger"]["steps"]]
     assert max(slow) < truth, "compiling is no part of the step that it happens in"
 
 
@@ -304,10 +304,10 @@ def test_what_torch_compiles_again_is_told_apart(tmp_path: Path, sizes: tuple[in
 def test_two_trainings_in_one_process_are_two_loops(tmp_path: Path) -> None:
     done = _run(tmp_path, "train(net(), 30, 0.01)\ntrain(net(), 30, 0.04)")
     assert done.returncode == 0, done.stderr
-    a, told = _report(tmp_path)
-    assert len(told["ledger"]["steps"]) == 60
-    assert "step_drift" not in {f["id"] for f in told["findings"]}
-    assert any(line.startswith("2 trainings one after another") for line in notes(a))
+    a, result = _report(tmp_path)
+    assert len(result["ledger"]["steps"]) == 60
+    assert "step_drift" not in {f["id"] for f in result["findings"]}
+    assert any(line.startswith("2 training runs in a row") for line in notes(a))
 
 
 @pytest.mark.parametrize("at_once", [False, True])
@@ -330,12 +330,12 @@ def test_processes_that_train_for_themselves_are_trainings_not_ranks(tmp_path: P
         """,
     )
     assert done.returncode == 0, done.stderr
-    a, told = _report(tmp_path)
-    assert told["trace"]["ranks"] == 1
-    assert [t["steps"] for t in told["trainings"]] == [12, 12]
-    assert all(t["verdict"] for t in told["trainings"])
-    assert "straggler" not in json.dumps(told["bound"])
-    assert any(line.startswith("2 trainings ran in processes of their own") for line in notes(a))
+    a, result = _report(tmp_path)
+    assert result["trace"]["ranks"] == 1
+    assert [t["steps"] for t in result["trainings"]] == [12, 12]
+    assert all(t["verdict"] for t in result["trainings"])
+    assert "straggler" not in json.dumps(result["bound"])
+    assert any(line.startswith("2 training runs in separate processes") for line in notes(a))
 
 
 def test_a_sweep_names_its_trainings_by_their_arguments(tmp_path: Path) -> None:
@@ -351,8 +351,8 @@ def test_a_sweep_names_its_trainings_by_their_arguments(tmp_path: Path) -> None:
         """,
     )
     assert done.returncode == 0, done.stderr
-    a, told = _report(tmp_path)
-    assert [t["command"] for t in told["trainings"]] == [
+    a, result = _report(tmp_path)
+    assert [t["command"] for t in result["trainings"]] == [
         f"{sys.executable} train.py {nap}" for nap in ("0.005", "0.02")
     ]
     for nap in ("0.005", "0.02"):
@@ -377,8 +377,8 @@ def test_slow_steps_at_the_beginning_are_warm_up(tmp_path: Path) -> None:
         """,
     )
     assert done.returncode == 0, done.stderr
-    _, told = _report(tmp_path)
-    found = {f["id"]: f for f in told["findings"]}
+    _, result = _report(tmp_path)
+    found = {f["id"]: f for f in result["findings"]}
     assert "slow_steps" not in found
     assert found["first_step"]["title"].startswith("Warm-up: the first 4 steps take")
     assert found["first_step"]["evidence"]["stage"] == "forward"
@@ -400,7 +400,7 @@ def test_what_does_not_train_gets_no_lecture(tmp_path: Path, program: list[str])
     assert done.returncode == 0
     for word in ("fetch.iter", "annotat", "Try:", "training step"):
         assert word not in done.stderr
-    assert "trained nothing" in done.stderr
+    assert "did no training" in done.stderr
     assert "next: dftracer report" in done.stderr
 
 
@@ -427,9 +427,9 @@ def test_a_signal_of_the_shell_is_known_to_the_launcher(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode in (128 + signal.SIGTERM, -signal.SIGTERM)
-    told = document(analyze(tmp_path / "t"))["ended"]
-    assert told["signal"] == "SIGTERM"
-    assert told["exit_code"] is None
+    result = document(analyze(tmp_path / "t"))["ended"]
+    assert result["signal"] == "SIGTERM"
+    assert result["exit_code"] is None
     assert os.listdir(tmp_path / "t") != []
 
 
@@ -471,13 +471,13 @@ def test_a_slice_of_steps_has_the_batches_of_these_steps(tmp_path: Path) -> None
         assert done.returncode == 0, done.stderr
     steps = [row for row in whole["ledger"]["steps"] if row["step"] in range(5, 12)]
     window = steps[-1]["start_s"] + steps[-1]["wall_s"] - steps[0]["start_s"]
-    for told in (document(analyze(tmp_path / "part")), json.loads(done.stdout)):
-        names = {(n["cat"], n["name"]): n for n in told["names"]}
-        assert [row["step"] for row in told["ledger"]["steps"]] == [*range(5, 12)]
+    for result in (document(analyze(tmp_path / "part")), json.loads(done.stdout)):
+        names = {(n["cat"], n["name"]): n for n in result["names"]}
+        assert [row["step"] for row in result["ledger"]["steps"]] == [*range(5, 12)]
         # None of them was the run's first: all are judged.
-        assert told["steady_steps"]["steps"] == 7
-        assert told["account_s"] == pytest.approx(window, rel=0.01)
+        assert result["steady_steps"]["steps"] == 7
+        assert result["account_s"] == pytest.approx(window, rel=0.01)
         assert names["data", "item"]["count"] == 28
         assert names["data", "collate"]["count"] == 7
         assert names["pipeline", "epoch"]["max_us"] <= 1e6 * window + 2
-        assert told["run_s"] <= window + 0.01
+        assert result["run_s"] <= window + 0.01

@@ -37,7 +37,7 @@ def apart(test: Callable[..., None]) -> Callable[..., None]:
     def run(*args: Any, **named: Any) -> None:
         if os.geteuid() != 0:
             pytest.skip("needs root: it mounts file systems and acts as other users")
-        with tempfile.TemporaryFile("w+") as said:
+        with tempfile.TemporaryFile("w+") as output:
             child = os.fork()
             if child == 0:
                 code = 1
@@ -49,15 +49,15 @@ def apart(test: Callable[..., None]) -> Callable[..., None]:
                     test(*args, **named)
                     code = 0
                 except BaseException:
-                    traceback.print_exc(file=said)
-                    said.flush()
+                    traceback.print_exc(file=output)
+                    output.flush()
                 finally:
                     os._exit(code)
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             if code == 77:
                 pytest.skip("needs the right to mount file systems")
-            said.seek(0)
-            assert code == 0, said.read()
+            output.seek(0)
+            assert code == 0, output.read()
 
     # What pytest takes the fixtures from.
     run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined] # functions may have it

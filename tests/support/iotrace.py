@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import shutil
 import subprocess
@@ -135,7 +136,9 @@ _BY_PATH = frozenset(
         "renameat",
         "renameat2",
         "link",
+        "linkat",
         "symlink",
+        "symlinkat",
         "readlink",
         "readlinkat",
         "chmod",
@@ -153,6 +156,17 @@ _KERNEL_NAMES = {
     "remove": "unlink", "faccessat": "faccessat2",
 }  # fmt: skip
 
+# There the kernel has only the calls that take a directory; the C library makes the others of them.
+_OF_DIRECTORIES = {
+    "access": "faccessat", "chmod": "fchmodat", "creat": "openat", "dup2": "dup3", "link": "linkat",
+    "mkdir": "mkdirat", "rename": "renameat", "rmdir": "unlinkat", "symlink": "symlinkat", "unlink": "unlinkat",
+} if platform.machine() == "aarch64" else {}  # fmt: skip
+
+
+def _kernel_name(name: str) -> str:
+    name = _KERNEL_NAMES.get(name, name)
+    return _OF_DIRECTORIES.get(name, name)
+
 
 def _parse_kernel(line: str, cwd: Path) -> Call | None:
     found = _LINE.match(line)
@@ -169,7 +183,7 @@ def _parse_kernel(line: str, cwd: Path) -> Call | None:
             texts = _STRING.findall(args)
             if not texts:
                 return None
-            path = str(Path(cwd, texts[-1] if name == "symlink" else texts[0]))
+            path = str(Path(cwd, texts[-1] if name in {"symlink", "symlinkat"} else texts[0]))
     else:
         descriptors = _FD_PATH.findall(args)
         if not descriptors:
@@ -247,7 +261,7 @@ def events_as_calls(run: IoRun) -> list[Call]:
         args = e.raw["args"]
         if "fhash" not in args:
             continue
-        name = _KERNEL_NAMES.get(e.name, e.name)
+        name = _kernel_name(e.name)
         ret = args.get("ret", 0)
         calls.append(Call(name, paths[args["fhash"]], -1 if args.get("errno") else ret))
     return calls
@@ -259,6 +273,7 @@ def same_calls(run: IoRun, within: Path, names: frozenset[str], skip: frozenset[
     What a stream does underneath happens inside the C library: there the bytes written must agree.
     """
     streams = _stream_bytes(run)
+    names |= {_kernel_name(name) for name in names}
 
     def counted(calls: list[Call]) -> Counter[Call]:
         return Counter(

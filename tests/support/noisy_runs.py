@@ -71,7 +71,7 @@ def noisy_times(
     return out
 
 
-def told(times: dict[str, np.ndarray], **more: Any) -> dict[str, Any]:
+def report_of(times: dict[str, np.ndarray], **more: Any) -> dict[str, Any]:
     """The part of a report that is compared."""
     us = {k: np.round(1e6 * v).astype(int) for k, v in times.items()}
     wall = np.sum([*us.values()], axis=0)
@@ -96,4 +96,4 @@ def told(times: dict[str, np.ndarray], **more: Any) -> dict[str, Any]:
 def noisy_run(
     seed: int, n: int, kind: str, slower: dict[str, float] | None = None, name: str = "run"
 ) -> Side:
-    return side_of(name, told(noisy_times(seed, n, kind, slower)))
+    return side_of(name, report_of(noisy_times(seed, n, kind, slower)))

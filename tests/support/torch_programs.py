@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import gzip
 import json
 import os
@@ -179,6 +180,8 @@ def _serve() -> None:
     """Fork once for each line, and run its program in the child, where this returns after it."""
     import torch._dynamo  # noqa: F401, PLC0415 - the point of it all
 
+    # Half of what a forked program would do is to look through torch's objects, and to copy their pages.
+    gc.freeze()
     for line in sys.stdin:
         pids = []
         for each in json.loads(line):

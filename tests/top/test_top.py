@@ -157,7 +157,7 @@ def test_a_run_from_its_first_steps_to_its_end(job: Any) -> None:
     assert {r["rank"] for r in _frame(str(run.ranks[1].pid))["ranks"]} == {0, 1}
     assert _rows(_frame(str(run.ranks[0].pid)))[0]["pid"] == run.ranks[0].pid
     run.wait_until_made()
-    told = top(run.directory, "--once").stdout
+    result = top(run.directory, "--once").stdout
     for expected in (
         "2 processes: 2 running",
         "2 ranks",
@@ -166,7 +166,7 @@ def test_a_run_from_its_first_steps_to_its_end(job: Any) -> None:
         "data0.bin",
         "0 events dropped",
     ):
-        assert expected in told, told
+        assert expected in result, result
     run.finish()
     frame = _frame(run.directory)
     assert frame["processes"] == {"finished": 2}
@@ -228,10 +228,10 @@ def test_drops_are_shown(tmp_path: Path) -> None:
 def test_sixty_columns_and_ascii(job: Any) -> None:
     run = job(8)
     run.wait_until_made()
-    told = top(run.directory, "--once", COLUMNS="60", PYTHONIOENCODING="ascii").stdout
-    assert told.isascii()
-    assert max(map(len, told.splitlines())) <= 60
-    assert "##" in told
+    result = top(run.directory, "--once", COLUMNS="60", PYTHONIOENCODING="ascii").stdout
+    assert result.isascii()
+    assert max(map(len, result.splitlines())) <= 60
+    assert "##" in result
 
 
 def _until(descriptor: int, wanted: str, seconds: float = 300.0) -> str:
@@ -302,7 +302,7 @@ def test_what_cannot_be_watched_is_an_error(tmp_path: Path) -> None:
     (garbage / "x.pfw").write_text("root:x:0:0\n")
     (garbage / "y.pfw.gz").write_bytes(bytes(range(256)) * 8)
     (tmp_path / "empty").mkdir()
-    for words, told in (
+    for words, result in (
         ([str(garbage)], "no file there is a dftracer trace"),
         ([str(garbage / "x.pfw")], "no file there is a dftracer trace"),
         (["no-such-place"], "neither a directory nor a process id"),
@@ -311,7 +311,7 @@ def test_what_cannot_be_watched_is_an_error(tmp_path: Path) -> None:
     ):
         done = top(*words, "--once")
         assert done.returncode == 2
-        assert told in done.stderr
+        assert result in done.stderr
         assert done.stderr.count("\n") == 1
 
 

@@ -29,6 +29,7 @@ PUBLIC = (
     "dftracer.auto.lightning",
     "dftracer.auto.ray",
     "dftracer.collect",
+    "dftracer.compare",
     "dftracer.dftracer",
     "dftracer.hooks",
     "dftracer.link",

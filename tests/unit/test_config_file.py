@@ -21,6 +21,7 @@ profiler:
   log_file: /tmp/run/trace   # a prefix
   data_dirs: ["/data", '/scratch']
   compression: off
+  interval: 250
 features:
   metadata: false
   core_affinity: yes
@@ -29,6 +30,10 @@ features:
     enable: true
     posix: true
     stdio: false
+  aggregation:
+    enable: true
+    type: SELECTIVE
+    file: /tmp/run/rules.yaml
 internal:
   log_level: WARN
   bind_signals: true
@@ -41,11 +46,13 @@ DFTRACER_DATA_DIR = "/data:/scratch"
 init = "PRELOAD"
 log_file = '/tmp/run/trace' # a prefix
 compression = false
+interval = 250
 [features]
 metadata = false
 core_affinity = true
 tid = false
 io = { enable = true, posix = true, stdio = false }
+aggregation = { enable = true, type = "SELECTIVE", file = "/tmp/run/rules.yaml" }
 [internal]
 log_level = "WARN"
 bind_signals = true
@@ -62,6 +69,10 @@ EXPECTED = Settings(
         "set_core_affinity": True,
         "disable_tids": True,
         "disable_stdio": True,
+        "enable_aggregation": True,
+        "aggregation_type": "SELECTIVE",
+        "aggregation_file": "/tmp/run/rules.yaml",
+        "trace_interval_ms": 250,
         "log_level": "WARN",
         "bind_signals": True,
         "write_buffer_size": 1 << 20,

@@ -56,9 +56,9 @@ def test_the_roles_of_io_calls_are_fresh() -> None:
 )
 def test_calls_are_known_by_any_of_their_symbols(name: str, role: str) -> None:
     assert io_calls.role_of(name) == role
-    told = (io_calls.is_read, io_calls.is_write, io_calls.is_open, io_calls.is_metadata)
+    result = (io_calls.is_read, io_calls.is_write, io_calls.is_open, io_calls.is_metadata)
     expected = [role == r for r in ("read", "write", "open")] + [role in ("metadata", "sync")]
-    assert [f(name) for f in told] == expected
+    assert [f(name) for f in result] == expected
 
 
 def test_all_readers_find_the_same_files(tmp_path: Path) -> None:

@@ -54,6 +54,9 @@ BACKWARDS = {
     ("_session.py", "dftracer.python._decorate"),
     # An annotated program that says where its trace goes is one that may train.
     ("_session.py", "dftracer.metrics"),
+    # `torch` alone listens to torch's compiler, also for the backends that are annotations.
+    ("python/dynamo/__init__.py", "dftracer.torch.compilations.compile_events"),
+    ("python/dynamo/_graphs.py", "dftracer.torch.compilations.compile_events"),
     # The former name of the generator of traces.
     ("load/synthetic.py", "dftracer.testing.synthetic.Process"),
     ("load/synthetic.py", "dftracer.testing.synthetic.Run"),

@@ -70,14 +70,14 @@ def test_all_of_a_value_goes(text: str, left: str) -> None:
 
 
 def test_json_stays_json() -> None:
-    told = {
+    result = {
         "command": "train --token ",
         "a": "x password: ",
         "b": ["--secret", "--api-key "],
         "c": {"token": ""},
     }
-    assert json.loads(redact(json.dumps(told))).keys() == told.keys()
-    assert json.loads(redact(json.dumps(told, separators=(",", ":")))).keys() == told.keys()
+    assert json.loads(redact(json.dumps(result))).keys() == result.keys()
+    assert json.loads(redact(json.dumps(result, separators=(",", ":")))).keys() == result.keys()
 
 
 @pytest.mark.parametrize(

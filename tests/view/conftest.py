@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,8 +18,6 @@ import pytest
 from support.process import clean_environment
 from support.view_tab import Tab
 from support.view_trace import training_job
-
-BROWSER = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
 
 
 class Server:
@@ -115,17 +112,6 @@ def start(view_cache: Path) -> Iterator[Callable[..., Server]]:
     yield run
     for each in started:
         each.end()
-
-
-@pytest.fixture(scope="module")  # two at once are refused by Playwright
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    if BROWSER is None:
-        pytest.skip("no Chromium on this machine")
-    with playwright.sync_playwright() as p:
-        started = p.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture

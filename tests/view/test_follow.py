@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import time
@@ -51,11 +50,11 @@ def job(tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
         process.wait(60)
 
 
-def _until(server: Any, told: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+def _until(server: Any, result: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         run: dict[str, Any] = server.json("state")["runs"][0]
-        if told(run):
+        if result(run):
             return run
         time.sleep(0.1)
     raise AssertionError(f"never came: {run}")
@@ -113,35 +112,105 @@ def test_samples_are_counted_over_the_same_period_as_steps(start: Callable[..., 
     assert live["samples_per_s"] == pytest.approx(4 * live["steps_per_s"])
 
 
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A page on which no script may fail."""
+    noise: list[str] = []
+    opened = browser.new_page(viewport={"width": 1280, "height": 800})
+    opened.on("pageerror", lambda e: noise.append(str(e)))
+    yield opened
+    opened.close()
+    assert noise == []
+
+
+SELECTED = "[dftracerView.panes[0].details.name, dftracerView.panes[0].details.start]"
+# By the clock (within a day, which keeps it exact), since the page counts from the first event that it knows.
+SELECTED_AT = """(() => {
+  const {details, about} = dftracerView.panes[0];
+  return [details.name, details.start + (about.start_us % 86400e6) * 1000];
+})()"""
+
+
 def test_the_page_moves_along(
-    job: Callable[[], subprocess.Popen[bytes]], start: Callable[..., Any], tmp_path: Path
+    job: Callable[[], subprocess.Popen[bytes]], start: Callable[..., Any], page: Any, tmp_path: Path
 ) -> None:
-    playwright = pytest.importorskip("playwright.sync_api")
-    browser_path = next((b for b in map(shutil.which, ("chromium", "google-chrome")) if b), None)
-    if browser_path is None:
-        pytest.skip("no Chromium on this machine")
+    page.goto(start(tmp_path / "traces", "--follow").url)
+    page.wait_for_function("() => document.getElementById('title').textContent.includes('no trace yet')")
+    job()
+    page.wait_for_selector("html[data-ready]", timeout=120_000)
+    page.wait_for_function("() => document.getElementById('live').textContent.includes('steps/s')")
+    assert "1 running" in page.inner_text("#live")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("() => dftracerView.panes[0].details")
+    selected = page.evaluate(SELECTED_AT)
+    length = page.evaluate("dftracerView.view.length")
+    end = page.evaluate("dftracerView.view.t1")
+    page.wait_for_function("(n) => dftracerView.view.length > n + 1e9", arg=length, timeout=120_000)
+    page.wait_for_function("(t) => dftracerView.view.t1 > t", arg=end, timeout=120_000)
+    name, begun = page.evaluate(SELECTED_AT)  # though every number in the index is another one now
+    assert name == selected[0]
+    assert abs(begun - selected[1]) <= 2000
+
+
+def test_what_is_selected_stays_selected_when_the_event_around_it_ends(
+    start: Callable[..., Any], page: Any, tmp_path: Path
+) -> None:
+    """An event is written when it ends: the inner ones first, which are a row lower from then on.
+
+    With its first step, the process is called by its rank.
+    """
+
+    def write(*, ended: bool) -> None:
+        process = Process(70)
+        for n in range(10):
+            process.span("user", "inner", 1_000_000 + 100_000 * n, 40_000)
+        if ended:
+            process.span("pipeline", "epoch", 900_000, 1_300_000)
+            for n in range(10):
+                process.step(n, 1_045_000 + 100_000 * n, 5_000, 40_000)
+        process.write(tmp_path)
+
+    write(ended=False)
+    page.goto(start(tmp_path, "--follow").url)
+    page.wait_for_selector("html[data-ready]", timeout=120_000)
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("() => dftracerView.panes[0].details", timeout=120_000)
+    name, begun = page.evaluate(SELECTED)
+    assert name == "inner"
+    assert "process 70" in page.evaluate("dftracerView.panes[0].details.lane")
+    events = page.evaluate("dftracerView.panes[0].about.events")
+    write(ended=True)
+    page.wait_for_function("(n) => dftracerView.panes[0].about.events > n", arg=events, timeout=120_000)
+    page.wait_for_function("() => dftracerView.panes[0].details.parents.length == 1", timeout=120_000)
+    # The run begins earlier now.
+    assert page.evaluate(SELECTED) == [name, begun + 100_000_000]
+    assert page.evaluate("dftracerView.panes[0].details.lane") == "rank 0"
+
+
+def test_a_selection_survives_readings_that_come_faster_than_the_page(
+    job: Callable[[], subprocess.Popen[bytes]], start: Callable[..., Any], page: Any, tmp_path: Path
+) -> None:
+    """The page asks about a reading that the server has let go of: it loads the newest and asks again."""
+    job()
     server = start(tmp_path / "traces", "--follow")
-    with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1280, "height": 800})
-        noise: list[str] = []
-        page.on("pageerror", lambda e: noise.append(str(e)))
-        page.goto(server.url)
-        page.wait_for_function("() => document.getElementById('title').textContent.includes('no trace yet')")
-        job()
-        page.wait_for_selector("html[data-ready]", timeout=120_000)
-        page.wait_for_function("() => document.getElementById('live').textContent.includes('steps/s')")
-        assert "1 running" in page.inner_text("#live")
-        page.keyboard.press("ArrowRight")
-        page.wait_for_function("() => dftracerView.panes[0].details")
-        chosen = "[dftracerView.panes[0].details.name, dftracerView.panes[0].details.start]"
-        selected = page.evaluate(chosen)
-        length = page.evaluate("dftracerView.view.length")
-        end = page.evaluate("dftracerView.view.t1")
-        page.wait_for_function("(n) => dftracerView.view.length > n + 1e9", arg=length, timeout=120_000)
-        page.wait_for_function("(t) => dftracerView.view.t1 > t", arg=end, timeout=120_000)
-        name, begun = page.evaluate(chosen)  # though every number in the index is another one now
-        assert name == selected[0]
-        assert abs(begun - selected[1]) <= 2000
-        assert noise == []
-        browser.close()
+    page.goto(server.url)
+    page.wait_for_selector("html[data-ready]", timeout=120_000)
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("() => dftracerView.panes[0].details", timeout=120_000)
+    selected = page.evaluate(SELECTED_AT)
+    gone: list[str] = []
+
+    def answer(route: Any) -> None:
+        if len(gone) < 3:
+            gone.append(route.request.url)
+            route.fulfill(status=410, body="the trace was read again since")
+        else:
+            route.continue_()
+
+    page.route("**/api/at?*", answer)
+    length = page.evaluate("dftracerView.view.length")
+    page.wait_for_function("(n) => dftracerView.view.length > n + 1e9", arg=length, timeout=120_000)
+    assert len(gone) == 3
+    name, begun = page.evaluate(SELECTED_AT)
+    assert name == selected[0]
+    assert abs(begun - selected[1]) <= 2000

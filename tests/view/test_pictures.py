@@ -144,10 +144,12 @@ def test_the_ledger_of_a_step_is_that_of_the_report(case: str, job: Path) -> Non
         steps = rank.main.steps
         assert len(steps) > 20
         for i in range(len(steps)):
-            told = ledger_between(ledgers[rank.number], int(steps.start[i]) * 1000, int(steps.end[i]) * 1000)
+            result = ledger_between(
+                ledgers[rank.number], int(steps.start[i]) * 1000, int(steps.end[i]) * 1000
+            )
             # The report's account is in whole microseconds, the profiler's events are not.
-            assert np.abs(told / 1000 - rank.main.account[i]).max() <= 1 + 0.002 * steps.wall[i], i
-            assert told.sum() == (steps.end[i] - steps.start[i]) * 1000
+            assert np.abs(result / 1000 - rank.main.account[i]).max() <= 1 + 0.002 * steps.wall[i], i
+            assert result.sum() == (steps.end[i] - steps.start[i]) * 1000
 
 
 def test_a_range_has_its_ledger_statistics_and_files(tmp_path: Path) -> None:
@@ -160,10 +162,10 @@ def test_a_range_has_its_ledger_statistics_and_files(tmp_path: Path) -> None:
     _, run = _load(tmp_path)
     facts = range_facts(run, (50_000, 560_000), None, frozenset())
     (ledger,) = facts["ledger"]
-    told = dict(zip(STAGES, ledger["ns"], strict=True))
-    assert told["fetch_wait"] == 50_000
-    assert told["forward"] == 300_000
-    assert told["read"] == 5 * 8000
+    result = dict(zip(STAGES, ledger["ns"], strict=True))
+    assert result["fetch_wait"] == 50_000
+    assert result["forward"] == 300_000
+    assert result["read"] == 5 * 8000
     assert sum(ledger["ns"]) == 510_000
     names = {n["name"]: n for n in facts["names"]}
     assert names["read"]["count"] == 5
@@ -196,11 +198,11 @@ def test_search_finds_names_paths_and_arguments(job: Path) -> None:
 def test_a_kernel_leads_to_its_operator_and_back(job: Path) -> None:
     _, run = _load(job)
     kernel = search(run, "flash_fwd_kernel")["hits"][0]
-    told = event_details(run, kernel["part"], kernel["span"])
-    assert told["operator"]["name"] == "aten::scaled_dot_product_attention"
-    assert [(f["kind"], f["from"]["name"]) for f in told["flows"]] == [("launch", "cudaLaunchKernel")]
-    assert told["args"]["stream"] == 7
-    operator = event_details(run, kernel["part"], told["operator"]["span"])
+    result = event_details(run, kernel["part"], kernel["span"])
+    assert result["operator"]["name"] == "aten::scaled_dot_product_attention"
+    assert [(f["kind"], f["from"]["name"]) for f in result["flows"]] == [("launch", "cudaLaunchKernel")]
+    assert result["args"]["stream"] == 7
+    operator = event_details(run, kernel["part"], result["operator"]["span"])
     assert [k["name"] for k in operator["kernels"]] == ["flash_fwd_kernel"]
     assert [p["name"] for p in operator["parents"]] == ["forward", "fetch.block"]
     block = event_details(run, kernel["part"], operator["parents"][1]["span"])
@@ -211,14 +213,14 @@ def test_a_kernel_leads_to_its_operator_and_back(job: Path) -> None:
 def test_an_item_leads_to_its_batch_and_the_step_that_waited(job: Path) -> None:
     _, run = _load(job)
     item = search(run, "item")["hits"][0]
-    told = event_details(run, item["part"], item["span"])
-    assert told["batch"]["items"] == 4
-    assert told["batch"]["maker"].startswith("loader worker")
-    assert [w["name"] for w in told["batch"]["waits"]] == ["fetch.iter"]
-    assert {f["kind"] for f in told["flows"]} == {"item", "batch"}
-    wait = told["batch"]["waits"][0]
+    result = event_details(run, item["part"], item["span"])
+    assert result["batch"]["items"] == 4
+    assert result["batch"]["maker"].startswith("loader worker")
+    assert [w["name"] for w in result["batch"]["waits"]] == ["fetch.iter"]
+    assert {f["kind"] for f in result["flows"]} == {"item", "batch"}
+    wait = result["batch"]["waits"][0]
     back = event_details(run, wait["part"], wait["span"])
-    assert back["batch"]["number"] == told["batch"]["number"] == back["args"]["batch"]
+    assert back["batch"]["number"] == result["batch"]["number"] == back["args"]["batch"]
     rows = [int(run.row_at[lane.part]) + r for lane in run.lanes for r in lane.rows]
     near = flows_between(run, (0, 30_000_000), rows, 400)
     assert {a["kind"] for a in near["arrows"]} == {"launch", "item", "batch"}
@@ -229,10 +231,10 @@ def test_an_item_leads_to_its_batch_and_the_step_that_waited(job: Path) -> None:
 def test_a_read_names_its_file_and_bytes(job: Path) -> None:
     _, run = _load(job)
     write = next(h for h in search(run, "step-25.pt")["hits"])
-    told = event_details(run, write["part"], write["span"])
-    assert told["path"] == "/ckpt/step-25.pt"
-    assert told["bytes"] == 90_000_000
-    assert told["parents"][0]["name"] == "capture"
+    result = event_details(run, write["part"], write["span"])
+    assert result["path"] == "/ckpt/step-25.pt"
+    assert result["bytes"] == 90_000_000
+    assert result["parents"][0]["name"] == "capture"
     found = event_at(run, write["row"], write["start"] + 1000, 0)
     assert found is not None
     assert found["span"] == write["span"]
@@ -277,10 +279,10 @@ def test_the_strip_of_a_followed_run_has_the_figures_of_top(job: Path) -> None:
 def test_the_list_holds_what_is_in_view(job: Path) -> None:
     _, run = _load(job)
     rows = [int(run.row_at[lane.part]) + r for lane in run.lanes for r in lane.rows]
-    told = list_events(run, (0, run.length), rows, frozenset())
-    assert told["total"] == sum(len(p) for p in run.parts if p.info["source"] != LEDGER)
-    assert len(told["events"]) == 200
-    assert max(e["length"] for e in told["events"]) >= 9_000_000
+    result = list_events(run, (0, run.length), rows, frozenset())
+    assert result["total"] == sum(len(p) for p in run.parts if p.info["source"] != LEDGER)
+    assert len(result["events"]) == 200
+    assert max(e["length"] for e in result["events"]) >= 9_000_000
     few = list_events(run, (0, 3_000_000), rows, frozenset({"POSIX"}))
     assert few["total"] == len(few["events"])
     assert {e["cat"] for e in few["events"]} == {"data"}
@@ -294,8 +296,8 @@ def test_profiler_files_are_shown_without_a_trace() -> None:
     assert "stream" in roles
     kernels = [h for h in search(run, "gemm")["hits"] if h["lane"] == "stream 7"]
     assert {k["kind"] for k in kernels} == {"kernel"}
-    told = event_details(run, kernels[0]["part"], kernels[0]["span"])
-    assert {f["kind"] for f in told["flows"]} == {"launch"}
+    result = event_details(run, kernels[0]["part"], kernels[0]["span"])
+    assert {f["kind"] for f in result["flows"]} == {"launch"}
 
 
 def test_merged_and_parted_and_foreign_files_are_read(tmp_path: Path) -> None:
@@ -355,17 +357,17 @@ def test_a_page_hears_of_the_first_process_and_then_of_all(
 ) -> None:
     made = training_run(tmp_path, events=20_000, ranks=2, workers=1)
     session = Session([Source([str(made.directory)], cache=False, large=1)])
-    told = []
+    result = []
     read_as = Shown.read_as
 
     def listen(self: Shown, run: Run) -> None:
         read_as(self, run)
-        told.append((self.state()["ready"], self.whole, _files(run), self.reading))
+        result.append((self.state()["ready"], self.whole, _files(run), self.reading))
 
     monkeypatch.setattr(Shown, "read_as", listen)
     session.start()
     session._thread.join()
-    assert told == [(True, False, 1, 1), (True, False, 4, 2)]
+    assert result == [(True, False, 1, 1), (True, False, 4, 2)]
     state = session.state()["runs"][0]
     assert (state["ready"], state["whole"], state["steps"], state["generation"]) == (True, True, True, 3)
     assert [_files(session.shown[0].readings[n]) for n in (1, 2)] == [1, 4]

@@ -62,15 +62,15 @@ def test_items_lead_to_batches_and_steps(tmp_path: Path) -> None:
     items = [h for h in search(run, "item")["hits"] if (h["cat"], h["name"]) == ("data", "item")]
     assert len(items) == 24
     for item in items:
-        told = event_details(run, item["part"], item["span"])
-        batch = told["batch"]
+        result = event_details(run, item["part"], item["span"])
+        batch = result["batch"]
         assert batch["items"] == 4
-        assert batch["number"] == told["args"]["batch"]
+        assert batch["number"] == result["args"]["batch"]
         assert batch["maker"] == item["lane"]
         (wait,) = batch["waits"]
         assert wait["name"] == "fetch.iter"
         assert wait["end"] >= batch["made"]["end"] - 1000
-        assert {f["kind"] for f in told["flows"]} == {"item", "batch"}
+        assert {f["kind"] for f in result["flows"]} == {"item", "batch"}
     assert source.steps().info["ranks"][0]["steps"] == 6
     # One number of events, wherever it is shown.
     assert run.events == analyze(tmp_path / "traces").trace_facts["events"]

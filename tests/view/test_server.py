@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 
+CONFORMANCE = Path(__file__).parents[1] / "data" / "conformance"
 PATHS = ("", "static/app.js", "api/state", "api/picture", "nothing/here", "favicon.ico")
 
 
@@ -96,7 +98,7 @@ def test_a_signal_ends_it_cleanly(start: Callable[..., Any], job: Path, how: sig
     assert server.fetch("")[0] == 200
     server.process.send_signal(how)
     assert server.process.wait(30) == 0
-    assert server.process.stderr.read().strip() == "Ctrl-C ends it."
+    assert server.process.stderr.read().strip() == "Press Ctrl-C to stop."
 
 
 def test_a_port_can_be_chosen_and_one_in_use_is_named(start: Callable[..., Any], job: Path) -> None:
@@ -216,15 +218,43 @@ def _peak(pid: int) -> float:
     return next(int(line.split()[1]) / 1000 for line in lines if line.startswith("VmHWM"))
 
 
-def test_files_of_the_newest_dftracer(start: Callable[..., Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("variant", "events", "name"),
+    [
+        ("complete", 9, "open64"),
+        ("counters", 5, "forward"),
+        ("entities", 3, "predict"),
+        ("seconds", 4, "predict"),
+        ("selective", 5, "forward"),
+    ],
+)
+def test_files_of_the_newest_dftracer(
+    variant: str, events: int, name: str, start: Callable[..., Any], tmp_path: Path
+) -> None:
     """No brackets, numbers as `ph`, sums instead of events; plain and as one stream of gzip."""
-    files = Path(__file__).parents[1] / "data" / "conformance"
-    shutil.copy(files / "complete.pfw", tmp_path)
-    (tmp_path / "sums.pfw.gz").write_bytes(gzip.compress((files / "selective.pfw").read_bytes()))
-    for trace, name, events in (
-        (tmp_path / "complete.pfw", "open64", 9),
-        (tmp_path / "sums.pfw.gz", "forward", 5),
-    ):
-        server = start(trace).ready()
-        assert server.json("run", run=0)["events"] == events
-        assert server.json("search", run=0, q=name)["total"] == 1
+    file = CONFORMANCE / f"{variant}.pfw"
+    if variant == "complete":
+        trace = Path(shutil.copy(file, tmp_path))
+    else:
+        trace = tmp_path / f"{variant}.pfw.gz"
+        trace.write_bytes(gzip.compress(file.read_bytes()))
+    server = start(trace).ready()
+    assert server.json("run", run=0)["events"] == events
+    assert server.json("search", run=0, q=name)["total"] == 1
+
+
+@pytest.mark.parametrize("variant", ["aggregated", "interval"])
+def test_files_with_nothing_but_sums(variant: str, start: Callable[..., Any]) -> None:
+    """Nothing says when within an interval the calls ran, so there is no picture; the page says so."""
+    server = start(CONFORMANCE / f"{variant}.pfw")
+    deadline = time.monotonic() + 120
+    while not (error := server.json("state")["runs"][0]["error"]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert error.endswith("or only sums of calls, which `dftracer report` shows")
+
+
+def test_no_variant_of_the_newest_dftracer_is_left_out() -> None:
+    (drawn,) = test_files_of_the_newest_dftracer.pytestmark
+    (sums,) = test_files_with_nothing_but_sums.pytestmark
+    tested = {case[0] for case in drawn.args[1]} | {*sums.args[1]}
+    assert tested == {path.stem for path in CONFORMANCE.glob("*.pfw")}

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from bench.fleet import make
 
 from dftracer.analyze.fleet import read_fleet
 from dftracer.report.fleet import fleet_page
-
-playwright = pytest.importorskip("playwright.sync_api")
-BROWSER = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium")
 
 
 def _until(page: Any, script: str, right: Callable[[Any], bool]) -> Any:
@@ -41,23 +35,20 @@ def _use(page: Any) -> None:
     page.click("[data-step]")
     _until(page, picture, lambda found: found != whole)
     page.locator("#heat").hover()
-    told = _until(page, "document.getElementById('tip').textContent", bool)
-    assert "rank" in told
-    assert "step" in told
+    result = _until(page, "document.getElementById('tip').textContent", bool)
+    assert "rank" in result
+    assert "step" in result
 
 
-def test_the_heat_map_can_be_zoomed(tmp_path: Path) -> None:
+def test_the_heat_map_can_be_zoomed(browser: Any, tmp_path: Path) -> None:
     make(tmp_path / "rows", 512, 60)
     page_file = tmp_path / "fleet.html"
     page_file.write_text(fleet_page(read_fleet(tmp_path / "rows"), "Fleet"), encoding="utf-8")
     wrong: list[str] = []
-    with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        for width in (1280, 400):
-            page = browser.new_page(viewport={"width": width, "height": 900})
-            page.on("console", lambda m: wrong.append(m.text) if m.type in {"error", "warning"} else None)
-            page.on("pageerror", lambda e: wrong.append(str(e)))
-            page.goto(page_file.as_uri())
-            _use(page)
-        browser.close()
+    for width in (1280, 400):
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        page.on("console", lambda m: wrong.append(m.text) if m.type in {"error", "warning"} else None)
+        page.on("pageerror", lambda e: wrong.append(str(e)))
+        page.goto(page_file.as_uri())
+        _use(page)
     assert wrong == []

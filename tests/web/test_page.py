@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,6 @@ import pytest
 from dftracer.analyze import analyze
 from dftracer.report import html_page
 from dftracer.testing.synthetic import Process, training_run
-
-playwright = pytest.importorskip("playwright.sync_api")
-BROWSER = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
 
 
 @pytest.fixture(scope="module")
@@ -35,24 +30,22 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def page(page_file: Path) -> Iterator[Any]:
-    with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        tab = browser.new_page(viewport={"width": 1200, "height": 900})
-        noise: list[str] = []
-        # The one exception is about this test's own reading of the canvas.
-        mine = "willReadFrequently"
-        tab.on(
-            "console",
-            lambda m: noise.append(m.text) if m.type in ("error", "warning") and mine not in m.text else None,
-        )
-        tab.on("pageerror", lambda e: noise.append(str(e)))
-        tab.on("request", lambda r: noise.append(r.url) if not r.url.startswith(("file:", "data:")) else None)
-        tab.goto(page_file.as_uri())
-        tab.wait_for_selector("html[data-ready]", timeout=20_000)
-        yield tab
-        assert noise == []
-        browser.close()
+def page(browser: Any, page_file: Path) -> Iterator[Any]:
+    tab = browser.new_page(viewport={"width": 1200, "height": 900})
+    noise: list[str] = []
+    # The one exception is about this test's own reading of the canvas.
+    mine = "willReadFrequently"
+    tab.on(
+        "console",
+        lambda m: noise.append(m.text) if m.type in ("error", "warning") and mine not in m.text else None,
+    )
+    tab.on("pageerror", lambda e: noise.append(str(e)))
+    tab.on("request", lambda r: noise.append(r.url) if not r.url.startswith(("file:", "data:")) else None)
+    tab.goto(page_file.as_uri())
+    tab.wait_for_selector("html[data-ready]", timeout=20_000)
+    yield tab
+    tab.close()
+    assert noise == []
 
 
 def _painted(page: Any, canvas: str) -> int:
@@ -163,7 +156,7 @@ def test_light_and_dark(page: Any) -> None:
     assert _painted(page, "steps") > 3
 
 
-def test_the_page_runs_nothing_but_its_own_script(page_file: Path) -> None:
+def test_the_page_runs_nothing_but_its_own_script(browser: Any, page_file: Path) -> None:
     """Markup that got into the page could neither run nor fetch: the policy of the page forbids it."""
     text = page_file.read_text(encoding="utf-8")
     hostile = (
@@ -172,17 +165,14 @@ def test_the_page_runs_nothing_but_its_own_script(page_file: Path) -> None:
     )
     file = page_file.with_name("hostile.html")
     file.write_text(text.replace("<main>", "<main>" + hostile, 1), encoding="utf-8")
-    with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        tab = browser.new_page()
-        refused: list[str] = []
-        fetched: list[str] = []
-        tab.on("console", lambda m: refused.append(m.text))
-        tab.on("requestfinished", lambda r: fetched.append(r.url))
-        tab.goto(file.as_uri())
-        tab.wait_for_selector("html[data-ready]", timeout=20_000)
-        assert tab.title() == "a <title>"
-        assert tab.evaluate("getComputedStyle(document.body).display") != "none"
-        assert fetched in ([], [file.as_uri()])
-        assert sum("Content Security Policy" in line for line in refused) >= 3
-        browser.close()
+    tab = browser.new_page()
+    refused: list[str] = []
+    fetched: list[str] = []
+    tab.on("console", lambda m: refused.append(m.text))
+    tab.on("requestfinished", lambda r: fetched.append(r.url))
+    tab.goto(file.as_uri())
+    tab.wait_for_selector("html[data-ready]", timeout=20_000)
+    assert tab.title() == "a <title>"
+    assert tab.evaluate("getComputedStyle(document.body).display") != "none"
+    assert fetched in ([], [file.as_uri()])
+    assert sum("Content Security Policy" in line for line in refused) >= 3

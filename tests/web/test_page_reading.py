@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,6 @@ from dftracer.report.contents import COLOURS
 from dftracer.report.device import DEVICE_COLOURS
 from dftracer.testing.synthetic import Process
 
-playwright = pytest.importorskip("playwright.sync_api")
-BROWSER = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
 MS = 1000
 LONG = "/lustre/project/with/a/very/long/way/to/the/data/of/imagenet-21k/train/shard-000"
 HOSTILE = "</script><script>document.title='broken'</script>"
@@ -65,14 +61,6 @@ def page_file(analysis: Analysis, tmp_path_factory: pytest.TempPathFactory) -> P
     return file
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as p:
-        opened = p.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield opened
-        opened.close()
-
-
 @pytest.fixture
 def page(browser: Any, page_file: Path) -> Iterator[Any]:
     tab = browser.new_page(viewport={"width": 1280, "height": 900})
@@ -98,9 +86,9 @@ def _drawn(page: Any, canvas: str) -> list[str]:
 
 
 def test_the_run_says_who_it_is(page: Any) -> None:
-    said = page.inner_text("#run")
+    output = page.inner_text("#run")
     for part in ("node7", "2025-10-09 08:53:20 UTC", "dftracer 3.0.0, Python 3.11.2", "run-17", HOSTILE):
-        assert part in said
+        assert part in output
     top = page.locator("#run").bounding_box()["y"]
     assert top < page.locator("#verdict").bounding_box()["y"]
     assert page.title() == "dftracer report"
