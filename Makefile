@@ -115,7 +115,7 @@ NATIVE_SOURCES := $(shell find native tests/native -type f -not -path 'native/mo
 NATIVE_BUILD = $(BIN)/cmake -S . -B $(@D) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
 	-DDFTRACER_BUILD_TESTS=ON -DDFTRACER_BUILD_MODULE=OFF -DDFTRACER_WERROR=ON
 # Compiling takes longer than running, except with the thread sanitizer.
-SANITIZED = -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=$(1) -g1"
+SANITIZED = -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=$(1)"
 # Without make's flags, ninja does not look for a job server that it could not use. Nice, so that the Python tests, which
 # wait for processes and leave gaps, begin as early as they can; this fills the gaps.
 NATIVE_RUN = MAKEFLAGS= nice -n 5 $(BIN)/cmake --build $(@D) \
