@@ -33,11 +33,12 @@ $(VENV)/.torch: $(BIN)/python
 	@$(INSTALL) --progress-bar on $(TORCH)
 	@touch $@
 
-# The wheel, not the checkout, is what everything below uses. It is compiled while other packages are being installed.
-$(WHEEL): $(SOURCES) | $(BIN)/python
+# The wheel, not the checkout, is what everything below uses. It is compiled while other packages are being installed,
+# by the tools of this environment: pip would install them a second time for the wheel alone.
+$(WHEEL): $(SOURCES) | $(VENV)/.build-tools
 	@echo "3/4 compiling pydftracer (about a minute on two cores)"
 	@rm -rf $(@D) && mkdir -p $(@D)
-	@SKBUILD_CMAKE_DEFINE=DFTRACER_WERROR=$(WERROR) $(BIN)/python -m pip wheel -q --no-deps -w $(@D) .
+	@SKBUILD_CMAKE_DEFINE=DFTRACER_WERROR=$(WERROR) $(BIN)/python -m pip wheel -q --no-build-isolation --no-deps -w $(@D) .
 	@touch $@
 
 # Without the packages of tests and linters.
@@ -54,7 +55,7 @@ $(VENV)/.installed: $(WHEEL) | $(VENV)/.packages
 # same moment would each compile all of it.
 # uv takes a tenth of pip's time for two hundred packages. It does not look where pip finds torch, but keeps the one that
 # is installed; where uv cannot install them, pip does.
-$(VENV)/.packages: pyproject.toml | $(VENV)/.torch $(VENV)/.tools
+$(VENV)/.packages: pyproject.toml | $(VENV)/.torch $(VENV)/.build-tools
 	@packages=$$($(BIN)/python .ci/packages.py test dev); echo "installing $$packages"; \
 	$(BIN)/uv pip install -q --python $(BIN)/python $$packages || $(INSTALL) $$packages
 	@$(BIN)/python -m compileall -q -j 2 $(foreach each,torch numpy polars pyarrow _pytest,$(BIN)/../lib/python3*/site-packages/$(each)) || true
@@ -66,7 +67,7 @@ $(VENV)/.frameworks: $(VENV)/.packages
 
 # The native tests need little, so they begin while Python's packages are being installed.
 test python-test lint: WERROR = ON
-test: $(VENV)/.tools
+test: $(VENV)/.build-tools
 	@$(MAKE) --no-print-directory -j3 python-test native-test lint
 
 # And what takes too long for every change: all of clang-tidy, the site, damaged input and I/O for minutes on end.
@@ -124,22 +125,22 @@ NATIVE_RUN = MAKEFLAGS= nice -n 5 $(BIN)/cmake --build $(@D) \
 native-test: build/asan/.tested build/tsan/.tested
 
 # What builds and installs the rest.
-$(VENV)/.tools: $(BIN)/python
-	$(INSTALL) "cmake>=3.21" "ninja>=1.10" uv
-	touch $@
+$(VENV)/.build-tools: $(BIN)/python pyproject.toml
+	@$(INSTALL) $$($(BIN)/python .ci/packages.py build-system) uv
+	@touch $@
 
-build/native/.tested: $(VENV)/.tools $(NATIVE_SOURCES)
+build/native/.tested: $(VENV)/.build-tools $(NATIVE_SOURCES)
 	$(NATIVE_BUILD) && $(NATIVE_RUN)
 
-build/asan/.tested: $(VENV)/.tools $(NATIVE_SOURCES)
+build/asan/.tested: $(VENV)/.build-tools $(NATIVE_SOURCES)
 	$(NATIVE_BUILD) $(call SANITIZED,-O0) -DDFTRACER_SANITIZE=address,undefined && $(NATIVE_RUN)
 
-build/tsan/.tested: $(VENV)/.tools $(NATIVE_SOURCES) | build/asan/.tested
+build/tsan/.tested: $(VENV)/.build-tools $(NATIVE_SOURCES) | build/asan/.tested
 	$(NATIVE_BUILD) $(call SANITIZED,-Og) -DDFTRACER_SANITIZE=thread && $(NATIVE_RUN)
 
 # Damaged input for every reader, native ones with sanitizers: `make fuzz MINUTES=5`.
 MINUTES ?= 5
-fuzz: $(VENV)/.installed $(VENV)/.tools
+fuzz: $(VENV)/.installed $(VENV)/.build-tools
 	$(BIN)/cmake -S tests/native/fuzz -B build/fuzz -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja
 	$(BIN)/cmake --build build/fuzz
 	cd tests && $(abspath $(BIN))/python -m fuzz --minutes $(MINUTES) --native $(abspath build/fuzz)

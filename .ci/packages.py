@@ -1,4 +1,4 @@
-"""Print the packages of extras: `python .ci/packages.py EXTRA...`.
+"""Print the packages of extras, or of the build (`build-system`): `python .ci/packages.py EXTRA...`.
 
 They are installed without pydftracer itself, which is being compiled meanwhile.
 """
@@ -13,6 +13,8 @@ PROJECT = tomllib.loads((Path(__file__).resolve().parents[1] / "pyproject.toml")
 
 def packages(extra: str) -> list[str]:
     """Return the requirements of an extra, with those of the extras that it names."""
+    if extra == "build-system":
+        return list(PROJECT["build-system"]["requires"])
     found: list[str] = []
     for requirement in PROJECT["project"]["optional-dependencies"][extra]:
         own = re.fullmatch(r"pydftracer\[(.*)\]", requirement)
