@@ -207,6 +207,30 @@ def test_it_stops_and_continues(whom: str, how: signal.Signals, mode: str, tmp_p
         assert started.returncode == 0
 
 
+# A launcher that gets no processor for a while before each process that it starts.
+SLOW_LAUNCHER = """
+import os, sys, time
+from dftracer.cli import main
+fork = os.fork
+os.fork = lambda: (time.sleep(0.3), fork())[1]
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_it_may_be_stopped_as_soon_as_the_program_runs(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    started = subprocess.Popen(
+        [sys.executable, "-c", SLOW_LAUNCHER, "run", "--", "sh", "-c", f"echo $$ > {pid}; kill -STOP $PPID; exec sleep 60"],
+        cwd=tmp_path, env=clean_environment(), stdout=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    try:
+        until(lambda: state(started.pid) == "T")
+        until(lambda: state(int(pid.read_text())) == "T")
+    finally:
+        os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
+
+
 @pytest.mark.parametrize("mode", USUAL)
 def test_a_shell_can_suspend_it_and_bring_it_back(mode: str, tmp_path: Path) -> None:
     """At a terminal: Ctrl-Z, `jobs`, `fg`, Ctrl-C, each as often as it was typed."""

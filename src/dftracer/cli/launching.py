@@ -63,6 +63,7 @@ _TERMINAL_SIGNALS = frozenset(
 )
 _MOMENT_S = 0.003
 _LOOK_EVERY_S = 0.1
+_PID_BYTES = 4
 
 
 def exec_program(command: list[str], env: dict[str, str]) -> None:
@@ -92,8 +93,8 @@ def run_as_child(command: list[str], env: dict[str, str], alongside: Callable[[]
     try:
         if children == signal.SIG_IGN:
             ignored |= {signal.SIGCHLD}
-        child = _started(command, env, mask, ignored)
-        witness = _SignalWitness(child)
+        witness = _SignalWitness()  # before the program: we may be stopped as soon as that runs
+        child = _started(command, env, mask, ignored, witness)
         _close_inherited()
         if alongside is not None:
             alongside()
@@ -162,12 +163,17 @@ def _ignored_by(parent: int) -> frozenset[int]:
 
 
 def _started(
-    command: list[str], env: dict[str, str], mask: set[int | signal.Signals], ignored: frozenset[int]
+    command: list[str],
+    env: dict[str, str],
+    mask: set[int | signal.Signals],
+    ignored: frozenset[int],
+    witness: _SignalWitness,
 ) -> int:
     reading, writing = os.pipe()  # closed by a successful exec
     child = os.fork()
     if child == 0:
         try:
+            witness.watch_this_process()
             _set_signal_handlers(ignored)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.execvpe(command[0], command, env)
@@ -251,20 +257,24 @@ class _SignalWitness:
     program.
     """
 
-    def __init__(self, child: int) -> None:
-        ours, its = os.pipe(), os.pipe()
+    def __init__(self) -> None:
+        ours, its = os.pipe(), os.pipe()  # closed by exec
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
             try:
                 os.close(ours[1])
                 os.close(its[0])
-                _watch(parent, child, ours[0], its[1])
+                _watch(parent, ours[0], its[1])
             finally:
                 os._exit(0)
         os.close(ours[0])
         os.close(its[1])
         self._questions, self._answers = ours[1], its[0]
+
+    def watch_this_process(self) -> None:
+        """Called in the program's process before it becomes the program."""
+        os.write(self._questions, os.getpid().to_bytes(_PID_BYTES, sys.byteorder))
 
     def group_received(self, number: int) -> bool:
         """Whether the whole group received this signal."""
@@ -292,13 +302,18 @@ class _SignalWitness:
             return b""
 
 
-def _watch(parent: int, child: int, questions: int, answers: int) -> None:
+def _watch(parent: int, questions: int, answers: int) -> None:
     import select
 
     _rename_process()
     os.closerange(0, min(questions, answers))
     os.closerange(min(questions, answers) + 1, max(questions, answers))
     os.closerange(max(questions, answers) + 1, 1 << 16)
+    first = os.read(questions, _PID_BYTES)
+    if len(first) < _PID_BYTES:  # no program was started
+        os.write(answers, b"0")
+        return
+    child = int.from_bytes(first, sys.byteorder)
     stopped_with_program = False
     while True:
         if select.select([questions], [], [], _LOOK_EVERY_S)[0]:
