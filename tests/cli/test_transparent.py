@@ -219,8 +219,9 @@ sys.exit(main(sys.argv[1:]))
 
 def test_it_may_be_stopped_as_soon_as_the_program_runs(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
+    script = f"echo $$ > {pid}; kill -STOP $PPID; exec sleep 60"
     started = subprocess.Popen(
-        [sys.executable, "-c", SLOW_LAUNCHER, "run", "--", "sh", "-c", f"echo $$ > {pid}; kill -STOP $PPID; exec sleep 60"],
+        [sys.executable, "-c", SLOW_LAUNCHER, "run", "--", "sh", "-c", script],
         cwd=tmp_path, env=clean_environment(), stdout=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     try:
