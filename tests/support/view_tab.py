@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Late", "Tab"]
+__all__ = ["Late", "Tab", "frames", "route"]
 
 _READY = "html[data-ready]"
 
@@ -83,25 +84,42 @@ class Late:
     def __init__(self, tab: Tab, pattern: str) -> None:
         self.page = tab.page
         self.held: list[Any] = []
-        self.page.route(pattern, self._hear)
+        route(self.page, pattern, self._hear)
 
-    def _hear(self, route: Any) -> None:
+    def _hear(self, question: Any) -> None:
         if self.held:
-            route.continue_()
+            question.continue_()
         else:
-            self.held.append(route)
+            self.held.append(question)
 
     def asked_by(self, act: Callable[[], Any]) -> None:
         act()
+        deadline = time.monotonic() + 120
         while not self.held:
+            assert time.monotonic() < deadline, "the page has not asked"
             self.page.wait_for_timeout(10)
 
     def answer(self) -> None:
         """Let it through; returns when the page has taken the answer."""
-        (route,) = self.held
-        with self.page.expect_event("requestfinished", lambda r: r == route.request):
-            route.continue_()
+        (held,) = self.held
+        with self.page.expect_event("requestfinished", lambda r: r == held.request):
+            held.continue_()
         frames(self.page)
+
+
+def route(page: Any, pattern: str, handler: Callable[[Any], None]) -> None:
+    """`page.route`, from when the page follows it: Chromium tells it by and by, and what it asked sooner passed."""
+    followed: list[Any] = []
+
+    def hear(question: Any) -> None:
+        followed.append(question)
+        question.continue_()
+
+    page.route(pattern, handler)
+    page.route("**/*&followed", hear)
+    while not followed:
+        page.evaluate("() => fetch(`${location.pathname}${location.search}&followed`)")
+    page.unroute("**/*&followed")
 
 
 def frames(page: Any) -> None:

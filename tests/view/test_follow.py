@@ -13,6 +13,7 @@ import pytest
 
 from dftracer.testing.synthetic import Process
 from support.process import clean_environment
+from support.view_tab import route
 
 JOB = """
 import pathlib, sys, time
@@ -200,14 +201,14 @@ def test_a_selection_survives_readings_that_come_faster_than_the_page(
     selected = page.evaluate(SELECTED_AT)
     gone: list[str] = []
 
-    def answer(route: Any) -> None:
+    def answer(question: Any) -> None:
         if len(gone) < 3:
-            gone.append(route.request.url)
-            route.fulfill(status=410, body="the trace was read again since")
+            gone.append(question.request.url)
+            question.fulfill(status=410, body="the trace was read again since")
         else:
-            route.continue_()
+            question.continue_()
 
-    page.route("**/api/at?*", answer)
+    route(page, "**/api/at?*", answer)
     length = page.evaluate("dftracerView.view.length")
     page.wait_for_function("(n) => dftracerView.view.length > n + 1e9", arg=length, timeout=120_000)
     assert len(gone) == 3

@@ -17,7 +17,7 @@ import uvicorn
 from dftracer.testing.synthetic import Process
 from dftracer.view.server import Guard, Session, make_app
 from dftracer.view.source import Source
-from support.view_tab import Tab
+from support.view_tab import Tab, route
 
 HOSTILE = "</script><script>document.title='broken'</script><img src=x onerror=document.title='broken'>"
 
@@ -318,10 +318,10 @@ def test_steps_are_named_after_the_rank_they_belong_to(
     of_a = page.inner_text("#step-about")
     held: list[Any] = []
 
-    def hold(route: Any) -> None:
-        held.append(route)
+    def hold(question: Any) -> None:
+        held.append(question)
 
-    page.route("**/steps?*run=1*", hold)
+    route(page, "**/steps?*run=1*", hold)
     page.select_option("#steps select", "2")
     page.set_viewport_size({"width": 1400, "height": 700})
     page.wait_for_function("() => document.getElementById('step-strip').width > 0")
