@@ -24,8 +24,8 @@ from bench.instructions import ROOT, Unavailable, sections
 __all__ = ["BATCHES", "count", "least"]
 
 BATCHES = (1, 16)
-_LENGTHS = (20, 60)
-_WARM_UP = 60
+_LENGTHS = (10, 40)
+_WARM_UP = 30
 
 
 def _program() -> list[str]:

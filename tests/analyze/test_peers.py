@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from support.commands import json_of
 from support.iotrace import FIXTURES, compile_c
 from support.process import clean_environment
 
@@ -149,11 +150,9 @@ def run(folder: Path, kind: str, steps: int = STEPS, longer: float = 0.1) -> Rep
         timeout=500,
     )
     assert ran.returncode == 0, ran.stderr
-    result = subprocess.run(
-        [*tool, "report", "traces", "--json", "-q"], cwd=folder, capture_output=True, text=True, check=True
-    )
+    result = json_of("report", "traces", "-q", cwd=folder)
     truth = {i: json.loads((folder / f"truth{i}.json").read_text()) for i in range(ranks)}
-    return Reported(folder, json.loads(result.stdout), {i: t["injected"] for i, t in truth.items()})
+    return Reported(folder, result, {i: t["injected"] for i, t in truth.items()})
 
 
 def check_late(result: Reported, late: int, stages: set[str], share: float = 0.9) -> None:
@@ -326,11 +325,9 @@ def run_nccl(folder: Path, caller: Path, kind: str, ranks: int = 2, steps: int =
         [*tool, "run", "-q", "-o", "traces", "--", *command],
         cwd=folder, env={**env, **meeting}, check=True, timeout=300,
     )  # fmt: skip
-    result = subprocess.run(
-        [*tool, "report", "traces", "--json", "-q"], cwd=folder, capture_output=True, text=True, check=True
-    )
+    result = json_of("report", "traces", "-q", cwd=folder)
     truth = {i: json.loads((folder / f"truth{i}.json").read_text()) for i in range(ranks)}
-    return Reported(folder, json.loads(result.stdout), {i: t["injected"] for i, t in truth.items()})
+    return Reported(folder, result, {i: t["injected"] for i, t in truth.items()})
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import dftracer
 from dftracer.testing import read
+from support.commands import json_of
 from support.process import clean_environment
 
 PROGRAM = """
@@ -60,16 +60,7 @@ def test_run_says_what_it_found_and_what_came_of_it(tmp_path: Path) -> None:
     assert len(events.named("fetch.block")) == 5
     assert [e.args["kind"] for e in events.named("transfer")] == ["cpu to meta"] * 5
     assert len(events.named("capture")) == 1
-    result = subprocess.run(
-        [sys.executable, "-m", "dftracer.cli", "report", "--json", "traces"],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=True,
-    )
-    report = json.loads(result.stdout)
+    report = json_of("report", "traces", cwd=tmp_path)
     slow = report["ledger"]["steps"][3]["waited_for"]
     assert (slow["worker"], slow["batch"]) == (0, 3)
     assert slow["items"][0]["index"] == 7

@@ -17,6 +17,7 @@ import pytest
 
 from dftracer.load.rows import read_rows
 from dftracer.testing import read
+from support.commands import json_of
 from support.process import clean_environment
 
 MEGABYTES = 1
@@ -101,14 +102,7 @@ def test_detail_is_bounded_and_every_step_has_a_row(tmp_path: Path) -> None:
     there = steps_in(tmp_path)
     assert 0 not in there
     assert {steps - 2, steps - 1} <= there, "an exception is explained by the newest detail"
-    report = subprocess.run(
-        [sys.executable, "-m", "dftracer.cli", "report", str(tmp_path / "traces"), "--json", "-q"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    result = json.loads(report.stdout)
+    result = json_of("report", tmp_path / "traces", "-q")
     assert "RuntimeError" in json.dumps(result["ended"])
     assert result["startup"]["share"] < 0.5, "what is gone is not start-up"
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from support.commands import dftracer, json_of
 from support.perfetto import trace_processor
-from support.process import Run, clean_environment
+from support.process import Run
 
 PROGRAM = """
 import asyncio, os, sys, time
@@ -57,16 +56,7 @@ def _rows(path: Path, perfetto_checks: Callable[[Any], None]) -> list[dict[str, 
 
 
 def _export(traces: Path, out: Path) -> int:
-    command = [sys.executable, "-m", "dftracer.cli", "export", str(traces), "--to", "perfetto"]
-    done = subprocess.run(
-        [*command, "-f", "--json", "-o", str(out)],
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    events: int = json.loads(done.stdout)["events"]
+    events: int = json_of("export", traces, "--to", "perfetto", "-f", "-o", out)["events"]
     return events
 
 
@@ -110,8 +100,7 @@ def test_merged_file_keeps_processes_apart(tmp_path: Path, program: Callable[...
     """A merged file gives the same tracks as the files it was made of."""
     run = program(PROGRAM, env={"RANK": "0", "WORLD_SIZE": "1"})
     merged = tmp_path / "merged.pfw.gz"
-    command = [sys.executable, "-m", "dftracer.cli", "merge", str(run.trace_dir), "-o", str(merged)]
-    subprocess.run(command, env=clean_environment(), check=True, capture_output=True)
+    assert dftracer("merge", run.trace_dir, "-o", merged).returncode == 0
     tracks = []
     for source in (run.trace_dir, merged):
         _export(source, tmp_path / "trace.json.gz")

@@ -16,6 +16,7 @@ from dftracer.analyze import analysis, history
 from dftracer.analyze.history import list_runs
 from dftracer.load.rows import COLUMNS, pack_rows
 from dftracer.testing.synthetic import Process
+from support.commands import json_of
 from support.process import clean_environment
 
 MS = 1000
@@ -62,9 +63,7 @@ def _dftracer(folder: Path, *words: str, **more: str) -> subprocess.CompletedPro
 
 
 def _runs(folder: Path, *words: str) -> list[dict[str, Any]]:
-    done = _dftracer(folder, "runs", *words, "--json")
-    assert done.returncode == 0, done.stderr
-    result: list[dict[str, Any]] = json.loads(done.stdout)
+    result: list[dict[str, Any]] = json_of("runs", *words, cwd=folder)
     return result
 
 

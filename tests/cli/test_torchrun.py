@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dftracer.load import Trace
+from support.commands import json_of
 from support.process import clean_environment
 
 pytest.importorskip("torch")
@@ -74,15 +74,7 @@ def _run(directory: Path) -> subprocess.CompletedProcess[str]:
 def test_every_rank_and_its_workers_are_in_the_report(tmp_path: Path) -> None:
     ran = _run(tmp_path)
     assert ran.returncode == 0, ran.stderr
-    result = subprocess.run(
-        [sys.executable, "-m", "dftracer.cli", "report", "traces", "--json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    report = json.loads(result.stdout)
+    report = json_of("report", "traces", cwd=tmp_path)
     assert report["trace"]["ranks"] == 2
     assert report["trace"]["ranks_missing"] == []
     assert report["trace"]["processes_without_end"] == []

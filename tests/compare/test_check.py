@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -22,6 +20,7 @@ from dftracer.compare.checks import (
     read_limits,
 )
 from dftracer.compare.showing import headline
+from support.commands import dftracer
 from support.noisy_runs import noisy_run, report_of
 
 
@@ -44,8 +43,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def check(*args: object) -> tuple[int, str]:
-    command = [sys.executable, "-m", "dftracer.cli", "check", *map(str, args)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = dftracer("check", *args)
     return ran.returncode, ran.stdout + ran.stderr
 
 

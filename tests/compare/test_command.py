@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ from dftracer.cli.main import main as command
 from dftracer.compare import compare, side_of
 from dftracer.report import document
 from dftracer.testing.synthetic import Process, training_run
+from support import commands
 from support.noisy_runs import noisy_times
 
 
@@ -81,8 +79,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def dftracer(*args: object, ok: int = 0, **env: str) -> str:
-    command = [sys.executable, "-m", "dftracer.cli", *map(str, args)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **env})
+    ran = commands.dftracer(*args, **env)
     assert ran.returncode == ok, ran.stdout + ran.stderr
     return ran.stderr if ok == 2 else ran.stdout
 

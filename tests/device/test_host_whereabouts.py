@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from device.test_known_answers import MS, Gpu, one_percent, steps
 from dftracer.analyze import analyze
 from dftracer.analyze.device.summary import device_document
 from dftracer.testing.synthetic import Process
+from support.commands import dftracer
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +70,7 @@ def test_a_function_inside_another_counts_once(tmp_path: Path) -> None:
 
 def test_the_reports_say_it(trace: Path, tmp_path: Path) -> None:
     def report(*options: str) -> str:
-        command = [sys.executable, "-m", "dftracer", "report", *options, str(trace)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = dftracer("report", *options, trace)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

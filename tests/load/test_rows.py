@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -31,6 +30,7 @@ from dftracer.load.rows import (
     read_rows,
 )
 from dftracer.report import document
+from support.commands import dftracer, json_of
 from support.process import Run, clean_environment, run_program
 
 ANNOTATED = """
@@ -248,13 +248,11 @@ def test_a_report_of_a_run_whose_trace_is_gone(tmp_path: Path) -> None:
     )
     for line, each in whole["account"].items():
         assert left["account"][line]["seconds"] == pytest.approx(each["seconds"], rel=0.01, abs=0.001), line
-    command = [sys.executable, "-m", "dftracer", "report", str(run.trace_dir)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=clean_environment())
+    done = dftracer("report", run.trace_dir)
+    assert done.returncode == 0
     assert "the traces are gone" in done.stderr
     assert "12 steps" in done.stdout or "12" in done.stdout
-    refused = subprocess.run(
-        [*command, "--cat", "POSIX"], capture_output=True, text=True, check=False, env=clean_environment()
-    )
+    refused = dftracer("report", run.trace_dir, "--cat", "POSIX")
     assert refused.returncode == 2
     assert len(refused.stderr.splitlines()) == 1
 
@@ -269,15 +267,7 @@ def test_the_newest_run_may_have_only_rows_left(tmp_path: Path) -> None:
     gone.unlink()
 
     def answer(*words: str) -> Any:
-        done = subprocess.run(
-            [sys.executable, "-m", "dftracer", *words, "--json"],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=True,
-            env=clean_environment(),
-        )
-        return json.loads(done.stdout)
+        return json_of(*words, cwd=tmp_path)
 
     assert newest != before
     result = answer("report")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,7 @@ from dftracer.analyze import analyze
 from dftracer.load import Trace
 from dftracer.report import document, head, markdown
 from dftracer.testing.synthetic import Process
+from support.commands import dftracer, json_of
 
 MS = 1000
 HOUR = 3_600_000_000
@@ -84,13 +82,11 @@ def test_a_launcher_and_its_ranks_are_one_run_that_knows_both(tmp_path: Path) ->
 def test_the_command_chooses_the_run(tmp_path: Path) -> None:
     _process(10, 0, "first", rank=0).write(tmp_path, "a")
     _process(10, HOUR, "second", rank=0).write(tmp_path, "b")
-    command = [sys.executable, "-m", "dftracer.cli", "report", str(tmp_path)]
     for more, expected in (([], "second"), (["--run", "first"], "first"), (["--run", "all"], "first")):
-        ran = subprocess.run([*command, "--json", *more], capture_output=True, text=True, check=True)
-        assert json.loads(ran.stdout)["run"]["id"] == expected
-    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert json_of("report", tmp_path, *more)["run"]["id"] == expected
+    ran = dftracer("report", tmp_path)
     assert "1 other run is in the same place and was left out: first" in " ".join(ran.stdout.split())
-    ran = subprocess.run([*command, "--run", "x"], capture_output=True, text=True, check=False)
+    ran = dftracer("report", tmp_path, "--run", "x")
     assert ran.returncode == 2
     assert "no run x among the files" in ran.stderr
 

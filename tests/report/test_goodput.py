@@ -16,6 +16,7 @@ import pytest
 from dftracer.analyze.goodput import PARTS, goodput
 from dftracer.load.rows import read_row_files
 from dftracer.testing.synthetic import Process
+from support.commands import dftracer, json_of
 from support.process import clean_environment
 
 MS = 1000
@@ -137,17 +138,7 @@ def _run(folder: Path, program: str, *words: str, name: str | None = None) -> in
 
 
 def _goodput_json(folder: Path, *words: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "dftracer", "goodput", *words, "--json"],
-        cwd=folder,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
+    result: dict[str, Any] = _json(folder, "goodput", *words)
     return result
 
 
@@ -298,15 +289,8 @@ def test_five_kills(tmp_path: Path) -> None:
     assert parts["checkpoint_restore"] >= 5 * 0.03
     assert parts["checkpoint_save"] >= 7 * 0.01
     assert parts["evaluation"] >= 3 * 0.02
-    shown = subprocess.run(
-        [sys.executable, "-m", "dftracer", "goodput", "--html", "job.html"],
-        cwd=tmp_path,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=True,
-    )
+    shown = dftracer("goodput", "--html", "job.html", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
     assert "60 steps, 6 attempts, 15 steps repeated" in shown.stdout
     page = (tmp_path / "job.html").read_text()
     assert page.count('<polyline class="line"') == 6
@@ -342,17 +326,7 @@ for _ in ai.dataloader.fetch.iter(range(step, 40)):
 
 
 def _json(folder: Path, *words: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", "dftracer", *words, "--json"],
-        cwd=folder,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json_of(*words, cwd=folder)
 
 
 @pytest.mark.parametrize("how", ["numbered", "not"])

@@ -22,6 +22,7 @@ from dftracer.analyze.goodput import goodput
 from dftracer.report import document
 from dftracer.report.contents import account_title, ended_words, notes
 from dftracer.view.source import Source
+from support.commands import dftracer, json_of
 from support.process import clean_environment
 
 pytest.importorskip("torch")
@@ -107,15 +108,7 @@ def test_the_run_is_from_the_start_of_the_process_to_its_end(tmp_path: Path) -> 
 
 
 def _answer(*command: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", "dftracer", *command, "--json"],
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    return json.loads(done.stdout)
+    return json_of(*command)
 
 
 def test_a_figure_is_the_same_wherever_it_is_shown(tmp_path: Path) -> None:
@@ -455,19 +448,11 @@ def test_a_slice_of_steps_has_the_batches_of_these_steps(tmp_path: Path) -> None
     )
     assert done.returncode == 0, done.stderr
     _, whole = _report(tmp_path)
-    command = [sys.executable, "-m", "dftracer"]
     for words in (
         ["slice", "traces", "--steps", "5:11", "-o", "part"],
         ["report", "traces", "--steps", "5:11", "--json"],
     ):
-        done = subprocess.run(
-            [*command, *words],
-            cwd=tmp_path,
-            env=clean_environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = dftracer(*words, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     steps = [row for row in whole["ledger"]["steps"] if row["step"] in range(5, 12)]
     window = steps[-1]["start_s"] + steps[-1]["wall_s"] - steps[0]["start_s"]
