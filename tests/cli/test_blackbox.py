@@ -60,7 +60,7 @@ def running(folder: Path, *arguments: object, **env: str) -> Iterator[subprocess
         yield process
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 def wait_for(process: subprocess.Popen[str], step: int) -> None:

@@ -16,13 +16,19 @@ import pytest
 from dftracer.cli.main import _plain_run, build_parser, verb_names
 from dftracer.load import Trace
 from dftracer.testing.synthetic import Process, Run, training_run
+from support import commands
 from support.process import clean_environment
 from support.trace import read_file
+
+# In the process of the test; tests/cli/test_manners.py starts them.
+READS = {"export", "info", "merge", "query", "repair", "report", "slice", "validate"}
 
 
 def dftracer(
     *args: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
+    if args and args[0] in READS and not (cwd or env):
+        return commands.dftracer(*args)
     clean = clean_environment()
     return subprocess.run(
         [sys.executable, "-m", "dftracer.cli", *map(str, args)],
