@@ -114,11 +114,11 @@ class _Kinds:
         which = np.zeros(n, dtype=np.int32)
         carrier = np.zeros(n, dtype=np.int64)
         for c in collectives:
-            which[c.carrier] = len(special)
+            which[c.carriers] = len(special)
             special.append(_collective_attributes(c, rank))
             if c.type != BARRIER:
-                kinds[c.carrier] = _SEND if c.type == SEND else _RECV if c.type == RECV else _COLL
-                carrier[c.carrier] = 1
+                kinds[c.carriers] = _SEND if c.type == SEND else _RECV if c.type == RECV else _COLL
+                carrier[c.carriers] = 1
         timed = graph.timed
         start = np.where(timed, (graph.start + offset_ns) // 1000, 0)
         micros = np.where(timed, (graph.own + 500) // 1000, 0)
@@ -167,7 +167,7 @@ class _Kinds:
 
 
 def _collective_attributes(c: Collective, rank: int) -> bytes:
-    pieces = [attribute("comm_size", int64_val=c.bytes or 0)]
+    pieces = [attribute("comm_size", int64_val=(c.bytes or 0) // len(c.carriers))]
     if c.type == BARRIER:
         # It moves no data, and ASTRA-sim has no such collective: it is replayed, not simulated.
         pieces.append(attribute("collective", string_val=c.type))
