@@ -23,7 +23,7 @@ from dftracer.link.columns import (
     distinct,
     join_rows,
 )
-from dftracer.link.edges import EDGE_TYPES, Edges, begun_inside
+from dftracer.link.edges import EDGE_TYPES, Edges
 from dftracer.link.execution_trace import ExecutionTrace
 from dftracer.link.graph import Graph
 from dftracer.link.regions import NOTHING, Labels
@@ -205,16 +205,8 @@ def _dependencies(graph: Graph, edges: Edges, n: int) -> Columns:
     has_order = np.zeros(n, dtype=bool)
     has_order[edges.target[edges.type == _ORDER]] = True
     used = ~call | ~has_order[edges.target]
-    early = begun_inside(graph, edges)
-    control = (edges.source[call | early], edges.target[call | early])
-    data = (edges.source[used & ~early], edges.target[used & ~early])
-    for row in np.flatnonzero(early).tolist():
-        # It waits for what its call waited for.
-        before = data[0][data[1] == edges.source[row]]
-        data = (
-            np.concatenate([data[0], before]),
-            np.concatenate([data[1], np.full(before.size, edges.target[row])]),
-        )
+    control = (edges.source[call], edges.target[call])
+    data = (edges.source[used], edges.target[used])
     out: Columns = []
     for field, (source, target) in (("ctrl_deps", control), ("data_deps", data)):
         pairs = distinct(target * n + source) if n else np.zeros(0, dtype=np.int64)
