@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,44 @@ def test_no_path_is_longer_than_a_run_whose_calls_waited(case: str, tmp_path: Pa
         begin = max((done[d] for d in node.data_deps), default=0)
         done[node.id] = begin + attributes(node).get("duration_ns", 0)
     assert 0.95 <= max(done.values()) / 1000 / wall_us(nodes) <= 1
+
+
+def test_an_operator_around_a_call_does_not_delay_what_the_call_requested(tmp_path: Path) -> None:
+    """DDP requests a reduction inside of a gradient's operator, which here goes on for 5 ms beside it."""
+
+    def span(name: str, tid: int, start: int, end: int, cat: str = "cpu_op") -> dict[str, Any]:
+        return {
+            "ph": "X",
+            "cat": cat,
+            "name": name,
+            "pid": 1,
+            "tid": tid,
+            "ts": start,
+            "dur": end - start,
+            "args": {},
+        }
+
+    events = [
+        span("ProfilerStep#1", 1, 1000, 10000, "user_annotation"),
+        span("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 1, 1100, 6300),
+        span("c10d::allreduce_", 1, 1200, 1260),
+        span("gloo:all_reduce", 2, 1230, 10000),
+        span("aten::add", 1, 6310, 6400),
+    ]
+    profile = {
+        "schemaVersion": 1,
+        "distributedInfo": {"backend": "gloo", "rank": 0, "world_size": 1},
+        "traceEvents": events,
+    }
+    (tmp_path / "kineto_trace_0.json").write_text(json.dumps(profile))
+    (nodes,) = linked(tmp_path, tmp_path / "out")
+    own = {n.name: attributes(n)["duration_ns"] // 1000 for n in nodes}
+    assert own["autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"] == 200
+    assert own["c10d::allreduce_"] == 30
+    assert own["gloo:all_reduce"] == 8770
+    # What came after the beginning, of both; the pause; its own.
+    assert own["aten::add"] == 30 + 5040 + 10 + 90
+    assert longest_us(nodes) == 9000
 
 
 # On a busy machine a rank loses its CPU between two operators, which no node accounts for.
