@@ -117,7 +117,7 @@ class _Threads:
 
     def __init__(self, graph: Graph, host: Flags) -> None:
         rows = np.flatnonzero(host)
-        self._graph = graph
+        self._graph, self._end = graph, graph.end
         self.chain: Ints = rows[np.lexsort((graph.place[rows], graph.tid[rows]))]
         self.at = np.full(len(graph), -1, dtype=np.int64)  # places in the chain
         self.at[self.chain] = np.arange(rows.size)
@@ -129,7 +129,7 @@ class _Threads:
         """The last node inside of one, or that one."""
         at, chain = int(self.at[node]), self.chain
         while at + 1 < chain.size and self._graph.tid[chain[at + 1]] == self._graph.tid[node]:
-            if self._graph.start[chain[at + 1]] >= self._graph.end[node]:
+            if self._graph.start[chain[at + 1]] >= self._end[node]:
                 break
             at += 1
         return int(chain[at])
@@ -148,7 +148,7 @@ class _Threads:
 
     def left(self, node: int, moment: int) -> int:
         """How much of a node's time after a moment is its own, not that of its children."""
-        span = int(self._graph.end[node]) - moment
+        span = int(self._end[node]) - moment
         return max(span - _union(self._graph, self.children(node), moment), 0) if span > 0 else 0
 
 
@@ -535,8 +535,9 @@ def _union(graph: Graph, rows: Ints, since: int) -> int:
     """How long any of these was working after a moment."""
     order = rows[np.argsort(graph.start[rows], kind="stable")]
     low = np.maximum(graph.start[order], since)
-    reached = np.maximum.accumulate(np.append(since, graph.end[order]))
-    return int(np.maximum(graph.end[order] - np.maximum(low, reached[:-1]), 0).sum())
+    end = graph.start[order] + graph.dur[order]
+    reached = np.maximum.accumulate(np.append(since, end))
+    return int(np.maximum(end - np.maximum(low, reached[:-1]), 0).sum())
 
 
 def _covered(starts: Ints, ends: Ints) -> Callable[[Ints], Ints]:
@@ -576,7 +577,7 @@ def _waited_for(graph: Graph, call: int, carrier: int) -> bool:
         and graph.activity[carrier] >= 0
         and graph.tid[call] != graph.tid[carrier]
         and graph.start[carrier] >= graph.start[call]
-        and graph.end[carrier] <= graph.end[call]
+        and graph.start[carrier] + graph.dur[carrier] <= graph.start[call] + graph.dur[call]
     )
 
 
@@ -596,16 +597,17 @@ def _give_on(graph: Graph, threads: _Threads, region: Flags, issued: Pairs, edge
     begun: dict[int, int] = {}
     ended: dict[int, int] = {}
     issued = _elsewhere(graph, issued)
+    ends = graph.end
     for call, carrier in _pairs(issued):
         moment, node = int(graph.start[carrier]), call
         while node >= 0 and graph.activity[node] >= 0 and not region[node]:
-            if moment < graph.end[node]:
+            if moment < ends[node]:
                 begun[node] = min(begun.get(node, moment), moment)
-                ended[node] = max(ended.get(node, moment), int(graph.end[carrier]))
+                ended[node] = max(ended.get(node, moment), int(ends[carrier]))
             node = int(graph.parent[node])
     if not begun:
         return
-    done = graph.end.copy()
+    done = ends.copy()
     done[[*begun]] = [*begun.values()]
     known = _Dependencies(graph, edges, threads.at, region, done)
     for node, moment in begun.items():
@@ -619,7 +621,7 @@ def _give_on(graph: Graph, threads: _Threads, region: Flags, issued: Pairs, edge
         graph.own[following] += threads.left(node, since)
     for call, carrier in _pairs(issued):
         at = int(threads.at[carrier])
-        end = int(graph.end[call])
+        end = int(ends[call])
         since = max(known.last(at, at, False), begun.get(call, end))
         pause = min(int(graph.start[carrier]), end) - since
         graph.own[carrier] = max(int(graph.own[carrier]), int(graph.exclusive[carrier]) + pause)
@@ -664,12 +666,12 @@ def _elsewhere(graph: Graph, issued: Pairs) -> Pairs:
 
 def _requests(graph: Graph, threads: _Threads, issued: Pairs) -> Pairs:
     """From the last node inside a call that was done when another thread began what it requested."""
-    sources, targets = [], []
+    sources, targets, ends = [], [], graph.end
     for call, carrier in _pairs(_elsewhere(graph, issued)):
         inside = threads.children(call)
-        inside = inside[graph.end[inside] <= graph.start[carrier]]
+        inside = inside[ends[inside] <= graph.start[carrier]]
         if inside.size:
-            sources.append(threads.last_inside(int(inside[np.argmax(graph.end[inside])])))
+            sources.append(threads.last_inside(int(inside[np.argmax(ends[inside])])))
             targets.append(carrier)
     return np.array(sources, dtype=np.int64), np.array(targets, dtype=np.int64)
 
