@@ -52,7 +52,10 @@ def main() -> None:
     p.add_argument("--layers", type=int, default=4)
     p.add_argument("--width", type=int, default=16)
     p.add_argument(
-        "--gather", type=int, default=0, help="gather this many numbers, to all and to one, after each step"
+        "--gather",
+        type=int,
+        default=0,
+        help="gather and reduce this many numbers in all other ways after each step",
     )
     args = p.parse_args()
     os.environ.update(RANK=str(args.rank), WORLD_SIZE=str(args.world), LOCAL_RANK=str(args.rank))
@@ -95,6 +98,8 @@ def main() -> None:
                         dist.all_gather(parts, mine)
                     with ai.comm.gather:
                         dist.gather(mine, parts if args.rank == 0 else None, dst=0)
+                    with ai.comm.reduce_scatter:
+                        dist.reduce_scatter(mine, parts)
             prof.step()
     dist.destroy_process_group()
     log.finalize()

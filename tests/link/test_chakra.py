@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,8 @@ def test_fields_are_those_of_the_traces(recorded: Path, gloo: Path) -> None:
             assert node.start_time_micros == row["start_ns"] // 1000
             assert node.duration_micros == (found["duration_ns"] + 500) // 1000
             assert found["exclusive_ns"] == row["exclusive_ns"]
-            if row["kind"] != "annotation":
+            # What an operator took after gloo's thread had begun what it requested is before what followed.
+            if row["kind"] != "annotation" and not re.search("c10d::|AccumulateGrad", node.name):
                 assert found["duration_ns"] >= row["exclusive_ns"]
             assert found["inclusive_ns"] == row["dur_ns"]
 

@@ -23,7 +23,7 @@ from dftracer.link.columns import (
     distinct,
     join_rows,
 )
-from dftracer.link.edges import EDGE_TYPES, Edges, begun_inside
+from dftracer.link.edges import EDGE_TYPES, Edges
 from dftracer.link.execution_trace import ExecutionTrace
 from dftracer.link.graph import Graph
 from dftracer.link.regions import NOTHING, Labels
@@ -114,11 +114,11 @@ class _Kinds:
         which = np.zeros(n, dtype=np.int32)
         carrier = np.zeros(n, dtype=np.int64)
         for c in collectives:
-            which[c.carrier] = len(special)
+            which[c.carriers] = len(special)
             special.append(_collective_attributes(c, rank))
             if c.type != BARRIER:
-                kinds[c.carrier] = _SEND if c.type == SEND else _RECV if c.type == RECV else _COLL
-                carrier[c.carrier] = 1
+                kinds[c.carriers] = _SEND if c.type == SEND else _RECV if c.type == RECV else _COLL
+                carrier[c.carriers] = 1
         timed = graph.timed
         start = np.where(timed, (graph.start + offset_ns) // 1000, 0)
         micros = np.where(timed, (graph.own + 500) // 1000, 0)
@@ -167,7 +167,7 @@ class _Kinds:
 
 
 def _collective_attributes(c: Collective, rank: int) -> bytes:
-    pieces = [attribute("comm_size", int64_val=c.bytes or 0)]
+    pieces = [attribute("comm_size", int64_val=(c.bytes or 0) // len(c.carriers))]
     if c.type == BARRIER:
         # It moves no data, and ASTRA-sim has no such collective: it is replayed, not simulated.
         pieces.append(attribute("collective", string_val=c.type))
@@ -205,16 +205,8 @@ def _dependencies(graph: Graph, edges: Edges, n: int) -> Columns:
     has_order = np.zeros(n, dtype=bool)
     has_order[edges.target[edges.type == _ORDER]] = True
     used = ~call | ~has_order[edges.target]
-    early = begun_inside(graph, edges)
-    control = (edges.source[call | early], edges.target[call | early])
-    data = (edges.source[used & ~early], edges.target[used & ~early])
-    for row in np.flatnonzero(early).tolist():
-        # It waits for what its call waited for.
-        before = data[0][data[1] == edges.source[row]]
-        data = (
-            np.concatenate([data[0], before]),
-            np.concatenate([data[1], np.full(before.size, edges.target[row])]),
-        )
+    control = (edges.source[call], edges.target[call])
+    data = (edges.source[used], edges.target[used])
     out: Columns = []
     for field, (source, target) in (("ctrl_deps", control), ("data_deps", data)):
         pairs = distinct(target * n + source) if n else np.zeros(0, dtype=np.int64)

@@ -48,6 +48,8 @@ _SPELLINGS = (
 )
 _CALL = re.compile(r"(?:_?c10d(?:_functional)?|_c10d_functional)::(?!wait_tensor|_wrap)\w+")
 _BACKEND = re.compile(r"(nccl|gloo|ucc|mpi|xccl|hccl):\w+")
+# gloo reduces the part of each rank by itself, for all of them.
+_CARRIED_OUT_FOR = {"all_reduce": ("reduce_scatter",)}
 _PARAMS = "record_param_comms"
 _DEVICE_WORK = re.compile(r"nccl|rccl|xccl|hccl", re.IGNORECASE)
 # Calls that name their result first.
@@ -66,7 +68,7 @@ class Collective:
 
     type: str
     row: int  # the call
-    carrier: int  # what moved the data: a kernel, a record of the backend's thread, otherwise the call
+    carriers: list[int]  # what moved the data: a kernel, records of the backend's threads, otherwise the call
     start: int  # when the rank arrived
     end: int
     timed: bool
@@ -115,10 +117,11 @@ def find_collectives(
         kind = _type_of(graph, et, activity, members, names)
         if kind is None:
             continue
-        if _BACKEND.fullmatch(names[0]) and waiting.get(kind):
+        if _BACKEND.fullmatch(names[0]) and (call := _requested(waiting, kind)) is not None:
             # A backend thread does what another thread has requested.
-            call = waiting[kind].pop(0)
-            call.carrier = head
+            call.carriers = [head] if call.carriers == [call.row] else [*call.carriers, head]
+            if len(call.carriers) == _parts(call, kind, graph, et, activity):
+                waiting[call.type].remove(call)
             call.end = max(call.end, _end(graph, head))
             pairs.append((call.row, head))
             continue
@@ -130,6 +133,20 @@ def find_collectives(
     _name_groups(calls, activity)
     issued = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return calls, (issued[:, 0], issued[:, 1])
+
+
+def _requested(waiting: dict[str, list[Collective]], kind: str) -> Collective | None:
+    """The call that a backend's record of this kind carries out: the first that waits for one."""
+    first = [calls[0] for calls in map(waiting.get, (kind, *_CARRIED_OUT_FOR.get(kind, ()))) if calls]
+    return min(first, key=lambda call: call.start, default=None)
+
+
+def _parts(call: Collective, kind: str, graph: Graph, et: ExecutionTrace, activity: ActivityTable) -> int:
+    """How many records of this kind carry the call out."""
+    if kind == call.type:
+        return 1
+    sizes = [_number(group.get("pg_size")) or 1 for group in activity.groups]
+    return max(len(sizes) == 1 and sizes[0], call.size or 1, len(_sent(graph, et, call.row)[0]))
 
 
 def _end(graph: Graph, row: int) -> int:
@@ -202,7 +219,7 @@ def _describe(
     end = _end(graph, head)
     for kernel in kernels:
         end = max(end, _end(graph, kernel))
-    out = Collective(kind, head, carrier, int(graph.start[head]), end, bool(graph.activity[head] >= 0))
+    out = Collective(kind, head, [carrier], int(graph.start[head]), end, bool(graph.activity[head] >= 0))
     facts: dict[str, Any] = {}
     for row in [*members, *kernels]:
         facts = {**_facts(graph, et, activity, row), **facts}
@@ -256,22 +273,29 @@ def _sequence(et: ExecutionTrace, at: int) -> int | None:
 
 def _from_tensors(out: Collective, graph: Graph, et: ExecutionTrace, row: int) -> None:
     """Bytes and type from the tensors that a call takes."""
+    tensors, kind = _sent(graph, et, row)
+    if kind is None:
+        return
+    out.bytes = sum(t[3] * t[4] for t in tensors)
+    named = re.search(r"Tensor\((.*?)\)", kind)
+    out.dtype = out.dtype or (named.group(1) if named else "")
+
+
+def _sent(graph: Graph, et: ExecutionTrace, row: int) -> tuple[list[list[int]], str | None]:
+    """The tensors that a call takes, and how their kind is spelled; None where that is not known."""
     at = int(graph.et[row])
     if at < 0:
-        return
+        return [], None
     try:
         values = json.loads(et.input_values[at])
         types = json.loads(et.kinds[et.input_kinds[at]][1])
     except ValueError:
-        return
+        return [], None
     sent = 1 if _RESULT_FIRST.search(graph.names[graph.name[row]]) and len(values) > 1 else 0
     tensors = _tensors(values[sent]) if len(values) > sent else []
     if not tensors:
         tensors = [t for v in values[:2] for t in _tensors(v)]
-    out.bytes = sum(t[3] * t[4] for t in tensors)
-    if len(types) > sent:
-        named = re.search(r"Tensor\((.*?)\)", str(types[sent]))
-        out.dtype = out.dtype or (named.group(1) if named else "")
+    return tensors, str(types[sent]) if len(types) > sent else ""
 
 
 def _tensors(value: Any) -> list[list[int]]:

@@ -57,17 +57,13 @@ def find_edges(
     there are edges for it now.
     """
     host = graph.timed & ~graph.on_device
-    chain = _chains(graph, host)
+    threads = _Threads(graph, host)
+    chain = threads.chain
     handed = _handovers(graph, host, chain, carriers)
-    returns = _returns(graph, chain, issued)
-    waited, waits = _waiting(graph, handed, issued)
-    late = _late_returns(graph, returns, waited)
-    for call, _, rest in late:
-        waited[call] += rest
+    returns = _returns(graph, threads, issued)
+    waited, waits = _waiting(graph, handed, issued, threads)
     graph.subtract_waiting(waited)
     graph.own = _own_times(graph, host, chain, handed, waits)
-    for _, following, rest in late:
-        graph.own[following] += rest
     found: dict[str, Pairs] = {
         "call": _call(graph),
         "order": _order(graph, chain),
@@ -77,7 +73,7 @@ def find_edges(
         "forward_backward": _forward_backward(graph, et, activity),
         "data": _data(graph, et),
         "thread": (handed.source, handed.target),
-        "comm": _joined(issued, _returned(graph, chain, returns)),
+        "comm": _joined(issued, _requests(graph, threads, issued), _returned(threads, returns)),
     }
     sources, targets, types, against = [], [], [], {}
     for number, name in enumerate(EDGE_TYPES):
@@ -93,56 +89,17 @@ def find_edges(
         targets.append(pairs % max(len(graph), 1))
         types.append(np.full(pairs.size, number, dtype=np.int64))
     edges = Edges(np.concatenate(sources), np.concatenate(targets), np.concatenate(types), against)
-    _add_pauses(graph, edges)
+    _give_on(graph, threads, handed.region, issued, edges)
     return edges
 
 
-def begun_inside(graph: Graph, edges: Edges) -> Flags:
-    """Edges to collectives that another thread began while their call was still running, and ended after it.
-
-    A data dependency means that all of the source's time comes before: that would be too late.
-    """
-    source, target = edges.source, edges.target
-    inside: Flags = (
-        (edges.type == EDGE_TYPES.index("comm"))
-        & (graph.tid[source] != graph.tid[target])
-        & (graph.start[target] < graph.end[source])
-        & (graph.end[source] < graph.end[target])
-    )
-    return inside
+def _pairs(pairs: Pairs) -> Iterator[tuple[int, int]]:
+    return zip(*(a.tolist() for a in pairs), strict=True)
 
 
-def _add_pauses(graph: Graph, edges: Edges) -> None:
-    """Such a collective waits for what its call waited for, and for what its own thread did before: from the last of
-    that to its beginning is its pause.
-    """
-    early = np.flatnonzero(begun_inside(graph, edges))
-    if not early.size:
-        return
-    order = np.argsort(edges.target, kind="stable")
-    targets, ends = edges.target[order], graph.end[edges.source[order]]
-
-    def last_end(node: int, before: int) -> int | None:
-        """The end of the last that a node follows, if it was done before a moment."""
-        low, high = np.searchsorted(targets, [node, node + 1])
-        done = ends[low:high]
-        done = done[done <= before]
-        return int(done.max()) if done.size else None
-
-    for row in early.tolist():
-        call, carrier = int(edges.source[row]), int(edges.target[row])
-        begin, start = int(graph.start[call]), int(graph.start[carrier])
-        own_thread = last_end(carrier, start)
-        if own_thread is not None and own_thread > begin:
-            graph.own[carrier] += start - own_thread
-            continue
-        done = last_end(call, begin)
-        idle = min(int(graph.own[call] - graph.exclusive[call]), begin - done) if done is not None else 0
-        graph.own[carrier] += max(idle, 0) + start - begin
-
-
-def _joined(first: Pairs, second: Pairs) -> Pairs:
-    return np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]])
+def _joined(*parts: Pairs) -> Pairs:
+    sources, targets = zip(*parts, strict=True)
+    return np.concatenate(sources), np.concatenate(targets)
 
 
 def _none() -> Pairs:
@@ -155,10 +112,44 @@ def _call(graph: Graph) -> Pairs:
     return graph.parent[target], target
 
 
-def _chains(graph: Graph, host: Flags) -> Ints:
+class _Threads:
     """The timed nodes of the host, thread after thread, in the order in which they began."""
-    rows = np.flatnonzero(host)
-    return rows[np.lexsort((graph.place[rows], graph.tid[rows]))]
+
+    def __init__(self, graph: Graph, host: Flags) -> None:
+        rows = np.flatnonzero(host)
+        self._graph, self._end = graph, graph.end
+        self.chain: Ints = rows[np.lexsort((graph.place[rows], graph.tid[rows]))]
+        self.at = np.full(len(graph), -1, dtype=np.int64)  # places in the chain
+        self.at[self.chain] = np.arange(rows.size)
+        inside = rows[graph.parent[rows] >= 0]
+        self._inside = inside[np.argsort(graph.parent[inside], kind="stable")]
+        self._parents = graph.parent[self._inside]
+
+    def last_inside(self, node: int) -> int:
+        """The last node inside of one, or that one."""
+        at, chain = int(self.at[node]), self.chain
+        while at + 1 < chain.size and self._graph.tid[chain[at + 1]] == self._graph.tid[node]:
+            if self._graph.start[chain[at + 1]] >= self._end[node]:
+                break
+            at += 1
+        return int(chain[at])
+
+    def following(self, node: int) -> int | None:
+        """What the thread of a node did next after it."""
+        at = int(self.at[self.last_inside(node)]) + 1
+        if at == self.chain.size or self._graph.tid[self.chain[at]] != self._graph.tid[node]:
+            return None
+        return int(self.chain[at])
+
+    def children(self, node: int) -> Ints:
+        """The nodes directly inside of one."""
+        low, high = np.searchsorted(self._parents, [node, node + 1])
+        return self._inside[low:high]
+
+    def left(self, node: int, moment: int) -> int:
+        """How much of a node's time after a moment is its own, not that of its children."""
+        span = int(self._end[node]) - moment
+        return max(span - _union(self._graph, self.children(node), moment), 0) if span > 0 else 0
 
 
 def _order(graph: Graph, chain: Ints) -> Pairs:
@@ -482,11 +473,11 @@ def _last_inside(chain: Ints, border: Flags, rows: Ints) -> Ints:
     return last
 
 
-def _waiting(graph: Graph, handed: _Handovers, issued: Pairs) -> tuple[Ints, _Waits]:
+def _waiting(graph: Graph, handed: _Handovers, issued: Pairs, threads: _Threads) -> tuple[Ints, _Waits]:
     """How much of each node's exclusive time its thread spent waiting for another thread, and when.
 
     A pause counts as far as the other thread was working in it; the call of a collective, as far as
-    another thread carried it out before the call returned.
+    another thread carried it out before the call returned, and from then on until it did return.
     """
     out = np.zeros(len(graph), dtype=np.int64)
     waits: _Waits = {}
@@ -502,9 +493,14 @@ def _waiting(graph: Graph, handed: _Handovers, issued: Pairs) -> tuple[Ints, _Wa
             for node, begin, until in owners:
                 out[node] += max(0, min(high, until) - max(low, begin))
             at -= 1
-    for call, carrier in zip(*(a.tolist() for a in issued), strict=True):
-        if _waited_for(graph, call, carrier):
-            out[call] += int(min(end[carrier], end[call]) - max(start[carrier], start[call]))
+    carriers: dict[int, list[int]] = {}
+    for call, carrier in _pairs(issued):
+        carriers.setdefault(call, []).append(carrier)
+    for call, rows in carriers.items():
+        done = [row for row in rows if _waited_for(graph, call, row)]
+        out[call] += _union(graph, np.array(done, dtype=np.int64), int(start[call]))
+        if done:
+            out[call] += threads.left(call, int(end[rows].max()))
     return np.minimum(out, np.where(graph.timed, graph.exclusive, 0)), waits
 
 
@@ -539,8 +535,9 @@ def _union(graph: Graph, rows: Ints, since: int) -> int:
     """How long any of these was working after a moment."""
     order = rows[np.argsort(graph.start[rows], kind="stable")]
     low = np.maximum(graph.start[order], since)
-    reached = np.maximum.accumulate(np.append(since, graph.end[order]))
-    return int(np.maximum(graph.end[order] - np.maximum(low, reached[:-1]), 0).sum())
+    end = graph.start[order] + graph.dur[order]
+    reached = np.maximum.accumulate(np.append(since, end))
+    return int(np.maximum(end - np.maximum(low, reached[:-1]), 0).sum())
 
 
 def _covered(starts: Ints, ends: Ints) -> Callable[[Ints], Ints]:
@@ -580,57 +577,107 @@ def _waited_for(graph: Graph, call: int, carrier: int) -> bool:
         and graph.activity[carrier] >= 0
         and graph.tid[call] != graph.tid[carrier]
         and graph.start[carrier] >= graph.start[call]
-        and graph.end[carrier] <= graph.end[call]
+        and graph.start[carrier] + graph.dur[carrier] <= graph.start[call] + graph.dur[call]
     )
 
 
-def _returns(graph: Graph, chain: Ints, issued: Pairs) -> list[tuple[int, int, int]]:
-    """Calls that waited until another thread had carried them out: the call, its carrier, what its thread did next."""
-    position = np.full(len(graph), -1, dtype=np.int64)
-    position[chain] = np.arange(chain.size)
-    out = []
-    for call, carrier in zip(*(a.tolist() for a in issued), strict=True):
-        if not _waited_for(graph, call, carrier):
-            continue
-        at = int(position[call]) + 1
-        while at < chain.size and graph.tid[chain[at]] == graph.tid[call]:
-            if graph.start[chain[at]] >= graph.end[call]:
-                out.append((call, carrier, int(chain[at])))
-                break
-            at += 1
-    return out
+def _returns(graph: Graph, threads: _Threads, issued: Pairs) -> list[tuple[int, int]]:
+    """For calls that waited until another thread had carried them out: what did so, what their thread did next."""
+    waited = [(call, carrier) for call, carrier in _pairs(issued) if _waited_for(graph, call, carrier)]
+    found = [(carrier, threads.following(call)) for call, carrier in waited]
+    return [(carrier, following) for carrier, following in found if following is not None]
 
 
-def _late_returns(
-    graph: Graph, returns: list[tuple[int, int, int]], waited: Ints
-) -> list[tuple[int, int, int]]:
-    """Until a thread went on after its collective was done: the call, what it did next, and how long that took.
+def _give_on(graph: Graph, threads: _Threads, region: Flags, issued: Pairs, edges: Edges) -> None:
+    """What a call, or a node around it, took after another thread had begun what it requested becomes a pause
+    before what its own thread did next; how long the other thread took to begin the rest, a pause before that.
 
-    In a replay that is a pause before what it did next. As a part of the call it would delay the carrier.
+    In a replay all of a node's own time is before what depends on it.
     """
-    done: dict[int, int] = {}
-    for call, carrier, _ in returns:
-        done[call] = max(done.get(call, 0), int(graph.end[carrier]))
-    return [
-        (call, following, min(int(graph.end[call]) - done[call], int(graph.exclusive[call] - waited[call])))
-        for call, following in {call: following for call, _, following in returns}.items()
-    ]
+    begun: dict[int, int] = {}
+    ended: dict[int, int] = {}
+    issued = _elsewhere(graph, issued)
+    ends = graph.end
+    for call, carrier in _pairs(issued):
+        moment, node = int(graph.start[carrier]), call
+        while node >= 0 and graph.activity[node] >= 0 and not region[node]:
+            if moment < ends[node]:
+                begun[node] = min(begun.get(node, moment), moment)
+                ended[node] = max(ended.get(node, moment), int(ends[carrier]))
+            node = int(graph.parent[node])
+    if not begun:
+        return
+    done = ends.copy()
+    done[[*begun]] = [*begun.values()]
+    known = _Dependencies(graph, edges, threads.at, region, done)
+    for node, moment in begun.items():
+        following, since = threads.following(node), ended[node]
+        if following is None:
+            following = node
+        else:
+            # Where it had to wait for another thread, only what came after that is a pause.
+            since = max(moment, known.last(int(threads.at[node]) + 1, int(threads.at[following]), True))
+        graph.own[node] -= max(threads.left(node, moment) - int(graph.waiting[node]), 0)
+        graph.own[following] += threads.left(node, since)
+    for call, carrier in _pairs(issued):
+        at = int(threads.at[carrier])
+        end = int(ends[call])
+        since = max(known.last(at, at, False), begun.get(call, end))
+        pause = min(int(graph.start[carrier]), end) - since
+        graph.own[carrier] = max(int(graph.own[carrier]), int(graph.exclusive[carrier]) + pause)
 
 
-def _returned(graph: Graph, chain: Ints, returns: list[tuple[int, int, int]]) -> Pairs:
-    """From the last of what carried out a collective to what the thread that had waited for it did next."""
-    position = np.full(len(graph), -1, dtype=np.int64)
-    position[chain] = np.arange(chain.size)
-    sources = [_last_of(graph, chain, int(position[carrier])) for _, carrier, _ in returns]
-    targets = [following for _, _, following in returns]
+class _Dependencies:
+    """When what a node depends on was done: the last of it before the node began."""
+
+    def __init__(self, graph: Graph, edges: Edges, at: Ints, region: Flags, done: Ints) -> None:
+        source, target = edges.source, edges.target
+        moment = np.where(done[source] <= graph.start[target], done[source], 0)
+        up = source
+        # The own time of what is around the source is on the same path.
+        while True:
+            held = np.maximum(graph.parent[up], 0)
+            outer = (graph.parent[up] >= 0) & graph.timed[held] & ~region[held]
+            outer &= graph.end[held] <= graph.start[target]
+            if not outer.any():
+                break
+            moment = np.where(outer, np.maximum(moment, done[held]), moment)
+            up = np.where(outer, held, up)
+        order = np.argsort(at[target], kind="stable")
+        self._place, self._moment = at[target][order], moment[order]
+        self._other = (graph.tid[source] != graph.tid[target])[order]
+
+    def last(self, first: int, last: int, other: bool) -> int:
+        """For the nodes at these places of the chain; `other` leaves out what their own thread did."""
+        low, high = np.searchsorted(self._place, [first, last + 1])
+        moments = self._moment[low:high]
+        return int((moments[self._other[low:high]] if other else moments).max(initial=0))
+
+
+def _elsewhere(graph: Graph, issued: Pairs) -> Pairs:
+    """Calls and what another thread began for them, not before they began."""
+    call, carrier = issued
+    keep = (
+        (graph.activity[call] >= 0) & (graph.activity[carrier] >= 0) & (graph.tid[call] != graph.tid[carrier])
+    )
+    keep &= graph.start[carrier] >= graph.start[call]
+    return call[keep], carrier[keep]
+
+
+def _requests(graph: Graph, threads: _Threads, issued: Pairs) -> Pairs:
+    """From the last node inside a call that was done when another thread began what it requested."""
+    sources, targets, ends = [], [], graph.end
+    for call, carrier in _pairs(_elsewhere(graph, issued)):
+        inside = threads.children(call)
+        inside = inside[ends[inside] <= graph.start[carrier]]
+        if inside.size:
+            sources.append(threads.last_inside(int(inside[np.argmax(ends[inside])])))
+            targets.append(carrier)
     return np.array(sources, dtype=np.int64), np.array(targets, dtype=np.int64)
 
 
-def _last_of(graph: Graph, chain: Ints, at: int) -> int:
-    """The last node of the chain inside the one at a place, or that one."""
-    last, head = at, chain[at]
-    while last + 1 < chain.size and graph.tid[chain[last + 1]] == graph.tid[head]:
-        if graph.start[chain[last + 1]] >= graph.end[head]:
-            break
-        last += 1
-    return int(chain[last])
+def _returned(threads: _Threads, returns: list[tuple[int, int]]) -> Pairs:
+    """From the last of what carried out a collective to what the thread that had waited for it did next."""
+    sources = [threads.last_inside(carrier) for carrier, _ in returns]
+    targets = [following for _, following in returns]
+    return np.array(sources, dtype=np.int64), np.array(targets, dtype=np.int64)

@@ -186,7 +186,7 @@ def _window(
     graph = build_graph(et, activity, joined)
     calls, issued = find_collectives(graph, et, activity)
     apply_records(calls, records)
-    carriers = np.array([call.carrier for call in calls], dtype=np.int64)
+    carriers = np.array([row for call in calls for row in call.carriers], dtype=np.int64)
     edges = find_edges(graph, et, activity, carriers, issued)
     if edges.against:
         counts = ", ".join(f"{n} {t}" for t, n in edges.against.items())

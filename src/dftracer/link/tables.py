@@ -272,7 +272,7 @@ def _collective_columns(part: TablePart, n: int) -> dict[str, Any]:
     for c in ("bytes", "arrival", "skew"):
         out[c] = np.full(n, NOTHING, dtype=np.int64)
     for call, member in zip(part.collectives, part.members, strict=True):
-        for row in {call.row, call.carrier}:
+        for row in {call.row, *call.carriers}:
             out["type"][row] = types[call.type]
             out["group"][row] = groups[call.group]
             out["key"][row] = keys[member.key]
