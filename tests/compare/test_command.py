@@ -79,7 +79,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def dftracer(*args: object, ok: int = 0, **env: str) -> str:
-    ran = commands.dftracer(*args, **env)
+    ran = commands.dftracer(*args, env=env)
     assert ran.returncode == ok, ran.stdout + ran.stderr
     return ran.stderr if ok == 2 else ran.stdout
 

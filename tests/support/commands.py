@@ -34,12 +34,14 @@ def _as_a_program(cwd: Path | None, settings: dict[str, str]) -> Iterator[None]:
         os.environ.update(environment)
 
 
-def dftracer(*words: object, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+def dftracer(
+    *words: object, cwd: Path | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """`dftracer WORDS`, its output no terminal's. What starts programs or servers needs a process of its own."""
     printed = io.BytesIO(), io.BytesIO()
     out, err = (io.TextIOWrapper(each, "utf-8", write_through=True) for each in printed)
     command = [str(word) for word in words]
-    with _as_a_program(cwd, env), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with _as_a_program(cwd, env or {}), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             code: Any = main(command)
         except SystemExit as e:
