@@ -58,7 +58,7 @@ $(VENV)/.installed: $(WHEEL) | $(VENV)/.packages
 $(VENV)/.packages: pyproject.toml | $(VENV)/.torch $(VENV)/.build-tools
 	@packages=$$($(BIN)/python .ci/packages.py test dev); echo "installing $$packages"; \
 	$(BIN)/uv pip install -q --python $(BIN)/python $$packages || $(INSTALL) $$packages
-	@$(BIN)/python -m compileall -q -j 2 $(foreach each,torch numpy polars pyarrow _pytest,$(BIN)/../lib/python3*/site-packages/$(each)) || true
+	@$(BIN)/python -m compileall -qq -j 2 $(foreach each,torch numpy polars pyarrow _pytest,$(BIN)/../lib/python3*/site-packages/$(each)) || true
 	touch $@
 
 $(VENV)/.frameworks: $(VENV)/.packages

@@ -12,14 +12,13 @@ import contextlib
 import io
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.instructions import ROOT, Unavailable
+from bench.instructions import ROOT, Unavailable, begin_counting, find_valgrind
 
 __all__ = ["WORK", "count"]
 
@@ -48,9 +47,7 @@ WORK = {"read": _read, "report": _report}
 def _program(work: Callable[[Path], None], folder: Path) -> None:
     """Runs under callgrind: what is counted lies between two calls of `getloadavg`."""
     work(folder / str(_WARM_UP))
-    subprocess.run(
-        ["callgrind_control", "--instr=on", str(os.getpid())], check=True, stdout=subprocess.DEVNULL
-    )
+    begin_counting()
     for events in _EVENTS:
         os.getloadavg()
         work(folder / str(events))
@@ -59,9 +56,7 @@ def _program(work: Callable[[Path], None], folder: Path) -> None:
 
 def count(python: Path, work: str) -> float:
     """One process does this work on traces of two lengths."""
-    valgrind = shutil.which("valgrind")
-    if valgrind is None or shutil.which("callgrind_control") is None:
-        raise Unavailable("valgrind is not installed")
+    valgrind = find_valgrind()
     from dftracer.testing.synthetic import training_run  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="instructions-") as name:

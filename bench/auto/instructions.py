@@ -19,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.instructions import ROOT, Unavailable, sections
+from bench.instructions import ROOT, begin_counting, find_valgrind, sections
 
 __all__ = ["BATCHES", "count", "least"]
 
@@ -54,9 +54,7 @@ def _program() -> list[str]:
         auto.uninstall()
     gc.collect()
     gc.disable()
-    subprocess.run(
-        ["callgrind_control", "--instr=on", str(os.getpid())], check=True, stdout=subprocess.DEVNULL
-    )
+    begin_counting()
     labels = []
     for traced in (False, True):
         if traced:
@@ -76,8 +74,7 @@ def count(python: Path, layout: int = 0) -> dict[int, float]:
     `layout` seeds the hashes of strings, and with them where objects lie in memory: that decides which names
     share a place in the interpreter's cache of attributes, worth up to a sixth of the result.
     """
-    if shutil.which("valgrind") is None or shutil.which("callgrind_control") is None:
-        raise Unavailable("valgrind is not installed")
+    valgrind = find_valgrind()
     fixed_layout = [setarch, "-R"] if (setarch := shutil.which("setarch")) else []
     with tempfile.TemporaryDirectory(prefix="instructions-") as name:
         directory = Path(name)
@@ -92,7 +89,7 @@ def count(python: Path, layout: int = 0) -> dict[int, float]:
         }
         command = [
             *fixed_layout,
-            "valgrind",
+            valgrind,
             "--quiet",
             "--tool=callgrind",
             "--instr-atstart=no",

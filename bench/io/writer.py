@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.instructions import Unavailable
+from bench.instructions import Unavailable, find_valgrind
 from bench.io.loop import build, own_library
 
 __all__ = ["Cost", "count"]
@@ -30,9 +29,7 @@ class Cost(NamedTuple):
 
 def _instructions(program: Path, file: Path, rounds: int, *, traced: bool) -> dict[int, int]:
     """Of each thread, in one run that loses nothing."""
-    valgrind = shutil.which("valgrind")
-    if valgrind is None:
-        raise Unavailable("valgrind is not installed")
+    valgrind = find_valgrind()
     with tempfile.TemporaryDirectory() as folder:
         clean = {k: v for k, v in os.environ.items() if not k.startswith("DFTRACER_")}
         ours = {

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import statistics
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.instructions import Unavailable
+from bench.instructions import find_valgrind
 from bench.results import Goal, Row
 from bench.rounds import Bench, environment
 
@@ -64,9 +63,7 @@ def rows(bench: Bench) -> list[Row]:
 
 def count(python: Path) -> dict[str, float]:
     """Millions of instructions more than the bare interpreters take, of all processes of a command."""
-    valgrind = shutil.which("valgrind")
-    if valgrind is None:
-        raise Unavailable("valgrind is not installed")
+    valgrind = find_valgrind()
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("DFTRACER_", "PYTHON"))}
     found = {}
     commands = _commands(python)
