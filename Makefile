@@ -18,7 +18,7 @@ SOURCES := $(shell find native src -type f -not -name '*.so' -not -path '*/__pyc
 
 # Builds, traces a small training program that nobody annotated, and shows where its time went.
 demo: $(BIN)/python
-	@$(MAKE) --no-print-directory -j2 $(VENV)/.torch $(WHEEL)
+	@$(MAKE) --no-print-directory -j2 $(VENV)/.analysis $(WHEEL)
 	@$(MAKE) --no-print-directory $(VENV)/.demo
 	@echo "4/4 tracing examples/train.py"
 	@rm -rf out/demo
@@ -42,9 +42,13 @@ $(WHEEL): $(SOURCES) | $(VENV)/.build-tools
 	@touch $@
 
 # Without the packages of tests and linters.
-$(VENV)/.demo: $(WHEEL) | $(VENV)/.torch
-	@$(INSTALL) --progress-bar on $$($(BIN)/python .ci/packages.py analysis)
+$(VENV)/.demo: $(WHEEL) | $(VENV)/.analysis
 	@$(INSTALL) --force-reinstall --no-deps $(<D)/*.whl
+	@touch $@
+
+$(VENV)/.analysis: pyproject.toml | $(VENV)/.torch $(VENV)/.build-tools
+	@packages=$$($(BIN)/python .ci/packages.py analysis); \
+	$(BIN)/uv pip install -q --python $(BIN)/python $$packages || $(INSTALL) $$packages
 	@touch $@
 
 $(VENV)/.installed: $(WHEEL) | $(VENV)/.packages
