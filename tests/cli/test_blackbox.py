@@ -18,7 +18,7 @@ import pytest
 from dftracer.load.rows import read_rows
 from dftracer.testing import read
 from support.commands import json_of
-from support.process import clean_environment
+from support.process import clean_environment, recover
 
 MEGABYTES = 1
 # Steps of a known number, each with many events; it says after which it is.
@@ -113,9 +113,7 @@ def kill_and_read(folder: Path, after: int) -> None:
         os.kill(process.pid, signal.SIGKILL)  # `-q`: the command has become the program
         process.wait()
     assert detail_bytes(folder) <= MEGABYTES << 20
-    subprocess.run(
-        [sys.executable, "-m", "dftracer.cli", "repair", "--rings", "-q", str(folder / "traces")], check=False
-    )
+    recover(folder / "traces")
     rows = read_rows([folder / "traces"])["start_us"].to_list()
     assert rows == sorted(set(rows))
     assert rows, "rows are written as often as events"
