@@ -85,15 +85,16 @@ python-test: $(VENV)/.installed $(VENV)/.system
 	@$(BIN)/python -m pytest --collect-only -q > build/collected.txt || (tail -30 build/collected.txt; false)
 	$(BIN)/python tests/twice.py -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder -m "not mirror and not thorough"
 
-# What tests use from the system: a browser for the report's page, strace for the counted truth of I/O, valgrind for
+# What tests use from the system: a browser without a window for the report's page, strace for the counted truth of I/O, valgrind for
 # the instruction budgets; for all of them also a Prometheus, which the dashboard and the alerts ask. Without the right
 # to install them those tests say that they were skipped.
 $(VENV)/.system $(VENV)/.system-all: $(BIN)/python
-	@for tool in chromium strace valgrind $(if $(findstring all,$@),prometheus); do \
+	@for tool in chromium-headless-shell strace valgrind $(if $(findstring all,$@),prometheus); do \
 	  command -v $$tool > /dev/null && continue; \
 	  [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \
-	    && apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y $$tool > /dev/null \
-	    || echo "no $$tool here, and no right to install it: the tests that need it are skipped"; \
+	    && apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y $$tool > /dev/null && continue; \
+	  [ $$tool = chromium-headless-shell ] && [ -n "$$(which chromium chromium-browser google-chrome)" ] && continue; \
+	  echo "no $$tool here, and no right to install it: the tests that need it are skipped"; \
 	done
 	$(if $(findstring all,$@),$(INSTALL) gcsfs==2026.8.2 gcp-storage-emulator==2026.7.19)
 	touch $@

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from support import tracing_on  # noqa: F401 - before any test module imports the annotations
+from support.browser import chromium
 from support.process import LAUNCHERS, PRELUDE, Run, recover, run_program
 
 # What tests call in this process reads them too.
@@ -118,11 +118,5 @@ def nothing_left_behind() -> Iterator[None]:
 @pytest.fixture(scope="module")  # two at once are refused by Playwright
 def browser() -> Iterator[Any]:
     """A real one; tests open pages of their own in it, and close them."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    path = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
-    if path is None:
-        pytest.skip("no Chromium on this machine")
-    with playwright.sync_playwright() as p:
-        started = p.chromium.launch(executable_path=path, args=["--no-sandbox"])
+    with chromium() as started:
         yield started
-        started.close()

