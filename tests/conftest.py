@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from support import tracing_on  # noqa: F401 - before any test module imports the annotations
 from support.browser import chromium
 from support.process import LAUNCHERS, PRELUDE, Run, recover, run_program
 
+gc.disable()  # until all tests are collected: nothing of that is garbage
+
 # What tests call in this process reads them too.
 for _name in [name for name in os.environ if name.startswith(LAUNCHERS)]:
     del os.environ[_name]
+
+# A job in the background of a shell inherits these as ignored, and so would the programs of the tests.
+for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 # Threads that wait for each other by spinning take the cores from the programs of other tests.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -36,22 +45,32 @@ LONGEST = (
     "tests/auto/test_programs.py",
     "tests/report/test_whole_run.py",
     "tests/bench_gate/",
+    "tests/view/",
+    "tests/cli/test_ship.py",
+    "tests/report/test_goodput.py",
+    "tests/postmortem/",
+    "tests/integration/test_hang_watch.py",
     "tests/auto/test_observed_only.py",
     "tests/mirror/",
     "tests/cli/test_transparent.py",
     "tests/docs/",
     "tests/dynamo/",
-    "tests/view/",
     "tests/collect/",
     "tests/top/",
     "tests/integration/test_framework_loops.py",
-    "tests/integration/test_hang_watch.py",
+    "tests/integration/test_process_matrix.py",
+    "tests/link/",
+    "tests/web/",
+    "tests/metrics/",
+    "tests/notebook/",
     "tests/torch/",
     "tests/auto/",
     "tests/dlio/",
     "tests/cli/",
     "tests/intercept/",
 )
+# What the tests of these folders look at is recorded once: they are run by one worker.
+TOGETHER = ("tests/link/", "tests/view/")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -63,9 +82,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: [not item.nodeid.startswith(place) for place in LONGEST])
 
 
+class Together(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+    """A file, or a folder of TOGETHER, is run by one worker."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return next((folder for folder in TOGETHER if file.startswith(folder)), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    """Instead of `--dist loadfile`."""
+    return Together(config, log)
+
+
 def pytest_collection_finish() -> None:
     """What has been imported so far is no garbage of a test, nor of the processes that tests fork."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture
@@ -115,7 +149,7 @@ def nothing_left_behind() -> Iterator[None]:
     assert core is None or not core.active(), "the test left a recording session in the process of all tests"
 
 
-@pytest.fixture(scope="module")  # two at once are refused by Playwright
+@pytest.fixture(scope="module")  # two at once are refused by Playwright, and it keeps a running event loop
 def browser() -> Iterator[Any]:
     """A real one; tests open pages of their own in it, and close them."""
     with chromium() as started:

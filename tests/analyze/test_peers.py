@@ -128,9 +128,8 @@ class Reported:
         return next((f for f in every if f["id"] == ident), None)
 
 
-def run(folder: Path, kind: str, steps: int = STEPS, longer: float = 0.1) -> Reported:
-    """One rank takes longer in one place, by this share of a step."""
-    ranks = RANKS
+def run(folder: Path, kind: str, steps: int = STEPS, longer: float = 0.1, ranks: int = RANKS) -> Reported:
+    """The last rank takes longer in one place, by this share of a step."""
     (folder / "train.py").write_text(PROGRAM)
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -173,8 +172,8 @@ def check_late(result: Reported, late: int, stages: set[str], share: float = 0.9
 
 def test_a_rank_that_is_late_in_its_backward_is_found(tmp_path: Path) -> None:
     """By more than ranks of a busy machine wait for a CPU; a tenth of a step is a part of `make test-all`."""
-    result = run(tmp_path, "backward", steps=8, longer=1.0)
-    check_late(result, RANKS - 1, {"backward"}, share=0.7)
+    result = run(tmp_path, "backward", steps=8, longer=1.0, ranks=2)
+    check_late(result, 1, {"backward"}, share=0.7)
     assert result.ranks[0]["waiting_by_stage_s"]["backward"] > 0
     ledger, waited = result.json["ledger"]["ranks"]["0"], result.ranks[0]["waiting_by_stage_s"]["backward"]
     assert ledger["backward"] > waited, "the ledger has the wall time of a stage"

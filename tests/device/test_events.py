@@ -123,7 +123,8 @@ def test_a_program_without_a_device_is_asked_once_and_writes_nothing(traced: Cal
                 pass
         print(len(asked))
         log.finalize()
-        """
+        """,
+        forked=True,
     )
     assert run.stdout.strip() == "1"
     assert not [e for e in run.trace.events if e.cat == "device_time"]
@@ -266,6 +267,7 @@ def test_automatic_phases_have_boundaries_too(traced: Callable[..., Run]) -> Non
         log.finalize()
         """,
         env={"DFTRACER_AUTO": "1"},
+        forked=True,
     )
     for name in ("forward", "backward", "optimizer"):
         assert len(phases(run, name)) == 10, name

@@ -61,7 +61,8 @@ def test_torch_counts_one_step(traced: Callable[..., Run]) -> None:
         with count_flops(samples=16, tokens=160):
             model(torch.ones(16, 64)).sum().backward()
         log.finalize()
-        """
+        """,
+        forked=True,
     )
     output = {m.args["name"]: m.args["value"] for m in run.trace.metadata("CM")}
     # Forward, and the gradient of the weights: 2 * 16 * 64 * 32 each.

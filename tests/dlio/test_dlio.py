@@ -23,6 +23,7 @@ import pytest
 from dftracer.analyze import analyze
 from dftracer.report import document
 from support.process import clean_environment
+from support.torch_programs import Task, fork_at_once
 from support.trace import read_directory
 
 pytest.importorskip("torch")
@@ -82,9 +83,14 @@ def test_a_program_annotated_as_dlio(read_s: float, compute_s: float, bound: str
         "read_s": read_s,
         "compute_s": compute_s,
     }
-    out = run([sys.executable, str(PROGRAM), json.dumps(settings)], tmp_path)
+    place = tmp_path / "run"
+    place.mkdir()
+    env = clean_environment(DFTRACER_ENABLE="1", DFTRACER_INC_METADATA="1")
+    program = Task(PROGRAM, place, env, [json.dumps(settings)])
+    assert fork_at_once([program]) == [0], program.output("stderr").read_text()
+    out = program.output("stdout").read_text()
     utilisation, rates = zip(*json.loads(out.splitlines()[-1]), strict=True)
-    report = check(tmp_path, utilisation)
+    report = check(place, utilisation)
     assert report["bound"]["id"] == bound
     # DLIO leaves out one step's time and two steps' samples: its own rate is lower by one step of each epoch.
     assert report["samples_per_s"] == pytest.approx(float(np.mean(rates)), rel=0.05)

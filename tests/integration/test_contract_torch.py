@@ -110,7 +110,7 @@ PARTS = [
 @pytest.fixture(scope="module")
 def torch_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The program above, run once."""
-    return run_program(tmp_path_factory.mktemp("torch"), PROGRAM, prelude=PRELUDE, timeout=280)
+    return run_program(tmp_path_factory.mktemp("torch"), PROGRAM, prelude=PRELUDE, forked=True)
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -54,7 +54,8 @@ def test_file_formats(traced: Callable[..., Run]) -> None:
         safetensors.numpy.save_file({"a": np.ones(3)}, "a.st"); safetensors.numpy.load_file("a.st")
         torch.save({"w": torch.ones(3)}, "a.pt"); torch.load("a.pt")
         log.finalize()
-        """
+        """,
+        forked=True,
     )
     seen = {
         (e.name, e.raw["args"].get("path", "").rsplit(".", 1)[-1])

@@ -340,7 +340,7 @@ TEST(hints_about_alike_lines_are_true_and_compress_to_the_same_text) {
   Gzip gzip;
   LikeLines hints;
   size_t alike = 0, all = 0;
-  for (int member = 0; member < 40; ++member) {
+  for (int member = 0; member < (DFT_SLOW ? 12 : 40); ++member) {
     f.lines.begin_text();
     hints.clear();
     calls.in_turns = member % 3 != 0;
@@ -377,7 +377,7 @@ TEST(hints_about_alike_lines_are_true_and_compress_to_the_same_text) {
 }
 
 TEST(a_line_that_found_no_memory_is_not_referred_to) {
-  for (int pauses = 1; pauses < 40; ++pauses) {
+  for (int pauses = 1; pauses < 40; pauses += DFT_SLOW ? 3 : 1) {
     Formatter f(5, "2a702c695247d487");
     Calls calls;
     calls.steady = calls.in_turns = true;
@@ -405,7 +405,7 @@ TEST(calls_written_at_once_have_the_lines_they_have_by_themselves) {
   LikeLines hints;
   Gzip gzip;
   size_t at_once = 0, all = 0;
-  for (int turn = 0; turn < 30; ++turn) {
+  for (int turn = 0; turn < (DFT_SLOW ? 9 : 30); ++turn) {
     f.lines.begin_text();
     hints.clear();
     calls.in_turns = turn % 3 != 0;

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from dftracer.format.hang_file import read_hang_file
 from dftracer.postmortem import gather, judge
 from dftracer.postmortem.evidence import elastic_errors, flight_recorder_dumps
 from dftracer.postmortem.stacks import Tree, rank_set
-from support.process import clean_environment
+from support.process import run_program
 
 MOVED_US = 1_790_000_000_000_000
 
@@ -163,9 +161,7 @@ while done != 1:  # a thread of gloo notes it, after it has told the program
 open(sys.argv[1], "wb").write(dump)
 """
     dump = tmp_path / "nccl_trace_rank_4"
-    subprocess.run(
-        [sys.executable, "-c", program, str(dump)], env=clean_environment(), check=True, timeout=240
-    )
+    run_program(tmp_path / "program", program, argv=(str(dump),), forked=True)
     result = flight_recorder_dumps(tmp_path)[4]
     assert result["groups"]["0"] == (1, 1)
 

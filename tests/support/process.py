@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
+from .torch_programs import Task, fork_at_once
 from .trace import Record, Trace, read_directory
 
 __all__ = ["LAUNCHERS", "PRELUDE", "Run", "clean_environment", "recover", "run_program"]
@@ -93,12 +93,6 @@ def recover(directory: Path) -> None:
     subprocess.run([sys.executable, "-c", code, str(directory)], check=True, env=clean_environment())
 
 
-def _default_signals() -> None:
-    """A job in the background of a shell inherits these as ignored."""
-    for number in (signal.SIGINT, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_DFL)
-
-
 def run_program(
     base: Path,
     source: str,
@@ -110,8 +104,12 @@ def run_program(
     timeout: float = 120,
     argv: tuple[str, ...] = (),
     python_flags: tuple[str, ...] = (),
+    forked: bool = False,
 ) -> Run:
-    """Write `source` to a file below `base`, run it, check its exit status."""
+    """Write `source` to a file below `base`, run it, check its exit status.
+
+    `forked` from a process that has imported torch, which takes longer than most programs that need it.
+    """
     cwd, traces, scripts = base / "cwd", base / "traces", base / "scripts"
     for folder in (cwd, traces, scripts):
         folder.mkdir(parents=True, exist_ok=True)
@@ -125,22 +123,24 @@ def run_program(
     }
     if enable:
         settings["DFTRACER_ENABLE"] = "1"
-    done = subprocess.run(
-        [sys.executable, *python_flags, str(script), *argv],
-        cwd=cwd,
-        env=clean_environment(**{**settings, **(env or {})}),
-        capture_output=True,
-        timeout=timeout,
-        check=False,
-        preexec_fn=_default_signals,
-    )
-    run = Run(
-        done.returncode,
-        done.stdout.decode("utf-8", "replace"),
-        done.stderr.decode("utf-8", "replace"),
-        cwd,
-        traces,
-    )
+    environment = clean_environment(**{**settings, **(env or {})})
+    if forked:
+        assert not python_flags, "the process is there already"
+        task = Task(script, cwd, environment, list(argv))
+        code = fork_at_once([task])[0]
+        printed = [task.output(stream).read_bytes() for stream in ("stdout", "stderr")]
+    else:
+        done = subprocess.run(
+            [sys.executable, *python_flags, str(script), *argv],
+            cwd=cwd,
+            env=environment,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
+        code, printed = done.returncode, [done.stdout, done.stderr]
+    out, err = (text.decode("utf-8", "replace") for text in printed)
+    run = Run(code, out, err, cwd, traces)
     if expect is not None:
         assert run.returncode == expect, f"exit {run.returncode}\n{run.stdout}\n{run.stderr}"
     return run

@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import gc
 import gzip
+import importlib
 import json
 import os
 import signal
@@ -213,6 +214,8 @@ def _run_here(task: Task) -> None:
     main = types.ModuleType("__main__")
     main.__file__ = str(program)
     sys.modules["__main__"] = main
+    if "DFTRACER_AUTO" in os.environ:  # as every interpreter does when it starts
+        importlib.import_module("dftracer.auto.startup")
     exec(compile(program.read_text(encoding="utf-8"), program, "exec"), main.__dict__)  # noqa: S102
 
 
