@@ -12,6 +12,7 @@ constexpr int64_t kManyCalls = 64;       // of other models, after which a step 
 constexpr int64_t kShortBeside = 4;      // times as short
 constexpr int64_t kSamePace = 10;        // times as long: a pause between calls of a rollout that ends it
 constexpr size_t kMaxModels = 16;
+constexpr size_t kMaxLoaders = 64;  // a program may make one for every step
 
 // The arguments of an event; those of every step fit into the buffer.
 class Args {
@@ -146,13 +147,11 @@ void StepRule::fetched(const PassPtr& of, int64_t start, int64_t end, bool gradi
   }
   settle_calls(start, false);
   forward_ = teacher_ = marked_ = 0;
-  auto known = loaders_.find(of->loader);
-  bool trains = of->trains || (gradients && !(known != loaders_.end() && !known->second));
-  trains = trains && !framework_evaluates_;
+  const bool training = (of->trains || (gradients && trains(of->loader).value_or(true))) && !framework_evaluates_;
   if (inferring_ && !framework_evaluates_) {
     if (step_) close(start);
     open(start, end, of, true);
-  } else if (trains) {
+  } else if (training) {
     training_fetch(of, start, end);
   } else {
     evaluation_fetch(of, start);
@@ -170,8 +169,7 @@ void StepRule::training_fetch(const PassPtr& of, int64_t start, int64_t end) {
   if (evaluation_.on) end_evaluation(evaluation_.over() ? evaluation_.over() : start);
   if (step_ && !framework_steps_) {
     if (trained(*step_)) {
-      auto known = loaders_.find(of->loader);
-      bool is_known = of->trains || (known != loaders_.end() && known->second) || step_->passes.empty();
+      bool is_known = of->trains || trains(of->loader).value_or(false) || step_->passes.empty();
       if (is_known || step_->has(of)) {
         close(start);
       } else if (!step_->next.of) {
@@ -179,7 +177,7 @@ void StepRule::training_fetch(const PassPtr& of, int64_t start, int64_t end) {
       }
     } else if (!step_->backward && !step_->passes.empty() &&
                std::all_of(step_->passes.begin(), step_->passes.end(), [](const PassPtr& p) { return p->died; })) {
-      step_ = nullptr;  // a batch that was only looked at
+      take_back();
     }
   }
   if (!step_) {
@@ -209,7 +207,7 @@ void StepRule::loader_ended(const PassPtr& of, int64_t start, int64_t end) {
     // the framework says when it is over
   } else if (evaluation_.on && evaluation_.of == of) {
     // its last batch may still be in use: what comes next ends it
-  } else if (auto known = loaders_.find(of->loader); of->trains || (known != loaders_.end() && known->second)) {
+  } else if (of->trains || trains(of->loader).value_or(false)) {
     if (step_ && trained(*step_) && !framework_steps_) close(start);
     leftover_start_ = start;
     leftover_end_ = end;
@@ -218,11 +216,11 @@ void StepRule::loader_ended(const PassPtr& of, int64_t start, int64_t end) {
       if (step_->next.of == of) {
         step_->next = {};
       } else if (step_->passes.size() == 1 && step_->passes[0] == of && !step_->backward) {
-        step_ = nullptr;
+        take_back();
       }
     }
     if (!by_hand) {  // else what learns may be known to the program alone; its own events tell
-      loaders_[of->loader] = false;
+      learned(of->loader, false);
       int64_t from = of->first ? of->first : start;
       if (evaluation_.on) end_evaluation(evaluation_.over() ? evaluation_.over() : from);
       evaluation_ = {from, of, true, false};
@@ -465,8 +463,20 @@ void StepRule::batch_trains(Step& step) {
   for (const PassPtr& of : step.passes) {
     if (of->trains) continue;
     of->trains = true;
-    loaders_[of->loader] = true;
+    learned(of->loader, true);
   }
+}
+
+std::optional<bool> StepRule::trains(int64_t loader) const {
+  for (const auto& [each, it_trains] : loaders_)
+    if (each == loader) return it_trains;
+  return std::nullopt;
+}
+
+void StepRule::learned(int64_t loader, bool trains) {
+  std::erase_if(loaders_, [&](const auto& each) { return each.first == loader; });
+  if (loaders_.size() == kMaxLoaders) loaders_.erase(loaders_.begin());
+  loaders_.emplace_back(loader, trains);
 }
 
 // Whether a batch trains shows only now.
@@ -782,6 +792,8 @@ StepRule::Step& StepRule::open(int64_t start, int64_t body, const PassPtr& of, b
   s.next = {};
   s.backward = s.stepped = false;
   s.inference = inference;
+  s.began_training = false;
+  s.began_epoch = -1;
   s.seen = s.later = {};
   step_ = &s;
   foreseen_ = false;
@@ -791,10 +803,11 @@ StepRule::Step& StepRule::open(int64_t start, int64_t body, const PassPtr& of, b
   leftover_end_ = 0;
   fresh_ = false;
   if (inference) return s;
+  s.began_training = !first_;
   if (!first_) first_ = s.start;
   if (of && of != epoch_pass_ && (!epoch_pass_ || epoch_pass_->over() || epoch_pass_->loader == of->loader)) {
     end_epoch();
-    ++epoch_;
+    s.began_epoch = ++epoch_;
     epoch_start_ = start;
     epoch_pass_ = of;
   }
@@ -813,6 +826,19 @@ StepRule::Step& StepRule::open_without_fetch(int64_t t) {
   if (rollout_pace_ && forward - rollout_latest_ <= kSamePace * rollout_pace_) forward = rollout_;
   int64_t from = fresh_ ? forward : free_ ? free_ : t;
   return open(from, from, nullptr);
+}
+
+// The open step was none: its batch was only looked at.
+void StepRule::take_back() {
+  if (step_->began_training) first_ = 0;
+  if (step_->began_epoch >= 0) {
+    epoch_pass_ = nullptr;
+    if (epoch_ == step_->began_epoch)
+      --epoch_;
+    else
+      next_epoch_ = epoch_;  // it is the program that counts
+  }
+  step_ = nullptr;
 }
 
 // One that begins without a fetch ends with its optimizer.

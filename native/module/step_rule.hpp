@@ -30,9 +30,9 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -55,7 +55,7 @@ class StageEvents {
 // One pass over a loader: from iter(loader) to its last batch, or to the moment it is dropped. It trains if a backward
 // follows one of its batches.
 struct Pass {
-  int64_t loader = 0;              // which loader, as far as that is known
+  int64_t loader = 0;              // its number
   int64_t began = 0, ready = 0;    // iter(loader) was called, and had returned
   int64_t restarts = 0;            // of persistent workers: which of their passes this is
   int64_t fetches = 0, first = 0;  // the start of the first wait, iter() included
@@ -163,6 +163,8 @@ class StepRule {
     std::vector<std::pair<uintptr_t, int64_t>> stepped_by;  // optimizer -> how many backwards there had been
     NextFetch next;  // the first fetch from a loader of which it is not known whether it trains; `of` is null without
     bool backward = false, stepped = false, inference = false;
+    bool began_training = false;
+    int64_t began_epoch = -1;
     Seen seen, later;  // of its forward; what follows an optimizer step may turn out to be another step's
     Pass* opener() const { return passes.empty() ? nullptr : passes[0].get(); }
     bool has(const PassPtr& of) const { return std::find(passes.begin(), passes.end(), of) != passes.end(); }
@@ -182,6 +184,8 @@ class StepRule {
   void training_fetch(const PassPtr& of, int64_t start, int64_t end);
   void evaluation_fetch(const PassPtr& of, int64_t start);
   void batch_trains(Step& step);
+  std::optional<bool> trains(int64_t loader) const;
+  void learned(int64_t loader, bool trains);
   void step_of_backward(int64_t t);
   void backward_by_gradients();
   void begin_backward(int64_t t);
@@ -198,6 +202,7 @@ class StepRule {
   Step& open(int64_t start, int64_t body, const PassPtr& of, bool inference = false);
   Step& open_without_fetch(int64_t t);
   void close(int64_t end);
+  void take_back();
   void end_epoch(std::string_view error = {});
   bool knows(uintptr_t model) const;
   void know(uintptr_t model);
@@ -223,11 +228,11 @@ class StepRule {
   int64_t epoch_ = -1, epoch_start_ = 0;
   PassPtr epoch_pass_;
   Evaluation evaluation_;
-  std::unordered_map<int64_t, bool> loaders_;  // loader -> whether it trains
-  int64_t free_ = 0;                           // since when the thread may be at its next step
-  int64_t last_ = 0;                           // the end of the latest event
-  int64_t first_ = 0;                          // the start of the first training step
-  int64_t step_end_ = 0;                       // of the latest step
+  std::vector<std::pair<int64_t, bool>> loaders_;  // the latest, and whether they train
+  int64_t free_ = 0;                               // since when the thread may be at its next step
+  int64_t last_ = 0;                               // the end of the latest event
+  int64_t first_ = 0;                              // the start of the first training step
+  int64_t step_end_ = 0;                           // of the latest step
   // A thread that is not the main one and has not trained only loads ahead for another.
   bool counts_;
   bool fresh_ = true;  // no step since the optimizer was made: what came before is not its
