@@ -117,7 +117,7 @@ void StepRule::fetch_begins(int64_t t, const Pass* of) {
   if (stepped()) events_.ends(Stage::kBlock);
   // Whether the loader gives another batch or ends, this is where the step will have ended.
   if (of && step_ && !framework_evaluates_) {
-    bool trains = of->trains && trained(*step_) && !framework_steps_;
+    bool trains = of->trains && trained(*step_);
     if (trains || (inferring_ && step_->inference)) {
       if (!foreseen_) is_over();
       foreseen_ = true;
@@ -167,7 +167,7 @@ void StepRule::fetched(const PassPtr& of, int64_t start, int64_t end, bool gradi
 
 void StepRule::training_fetch(const PassPtr& of, int64_t start, int64_t end) {
   if (evaluation_.on) end_evaluation(evaluation_.over() ? evaluation_.over() : start);
-  if (step_ && !framework_steps_) {
+  if (step_) {
     if (trained(*step_)) {
       bool is_known = of->trains || trains(of->loader).value_or(false) || step_->passes.empty();
       if (is_known || step_->has(of)) {
@@ -208,7 +208,7 @@ void StepRule::loader_ended(const PassPtr& of, int64_t start, int64_t end) {
   } else if (evaluation_.on && evaluation_.of == of) {
     // its last batch may still be in use: what comes next ends it
   } else if (of->trains || trains(of->loader).value_or(false)) {
-    if (step_ && trained(*step_) && !framework_steps_) close(start);
+    if (step_ && trained(*step_)) close(start);
     leftover_start_ = start;
     leftover_end_ = end;
   } else if (of->fetches) {
@@ -304,7 +304,7 @@ void StepRule::model_ends(int64_t t) {
 }
 
 bool StepRule::may_infer() const {
-  return !backwards_ && !transforms_ && !framework_steps_ && !optimizer_seen.load(std::memory_order_relaxed);
+  return !backwards_ && !transforms_ && !optimizer_seen.load(std::memory_order_relaxed);
 }
 
 void StepRule::called_without_gradients(int64_t t, uintptr_t model, bool evaluating) {
@@ -597,8 +597,7 @@ void StepRule::optimizer_made(int64_t t) {
     if (step_ && step_->inference) close(last_);
     inferring_ = false;
   }
-  if (step_ && step_->stepped && without_loader(*step_) && !framework_steps_)
-    close(step_->last_end);  // another training
+  if (step_ && step_->stepped && without_loader(*step_)) close(step_->last_end);  // another training
   if (!step_) {
     free_ = std::max(free_, t);
     fresh_ = true;
@@ -619,7 +618,7 @@ void StepRule::optimizer_begins(uintptr_t key, int64_t t) {
   optimizers_.emplace_back(key, t);
   if (!step_) {
     open_without_fetch(t);
-  } else if ((step_->passes.empty() || step_->passes[0]->died) && !framework_steps_ && without_loader(*step_)) {
+  } else if ((step_->passes.empty() || step_->passes[0]->died) && without_loader(*step_)) {
     auto before = std::find_if(step_->stepped_by.begin(), step_->stepped_by.end(),
                                [&](const auto& each) { return each.first == key; });
     if (before != step_->stepped_by.end() && before->second != backwards_) {
@@ -678,7 +677,7 @@ void StepRule::optimizer_ends(uintptr_t key, int64_t t, bool skipped) {
 // Without a loader it is certain that a step is over only when the optimizer of the next one steps. It most likely ends
 // after as many optimizer steps as the one before; the first one, after that of the only optimizer there is.
 void StepRule::foresee_end() {
-  if (depth_ || !optimizers_.empty() || framework_steps_ || !without_loader(*step_)) return;
+  if (depth_ || !optimizers_.empty() || !without_loader(*step_)) return;
   bool only = optimizers_made.load(std::memory_order_relaxed) == 1;
   if (step_->optimizer_steps != (usual_ ? usual_ : only) || foreseen_) return;
   is_over();
@@ -713,15 +712,8 @@ void StepRule::forward_ends(int64_t t) {
   publish(t);
 }
 
-void StepRule::step_begins(int64_t t) {
-  framework_steps_ = true;
-  if (stepped()) close(t);
-  publish(t);
-}
-
 void StepRule::step_ends(int64_t t) {
   if (step_) close(t);
-  framework_steps_ = false;
   publish(t);
 }
 
@@ -771,7 +763,7 @@ bool StepRule::trained(const Step& step) const {
 
 // With neither a loader nor an optimizer of torch's, a step is a backward and what the program does with it.
 bool StepRule::ends_with_backward() const {
-  return step_ && step_->backward && step_->passes.empty() && !step_->stepped && !framework_steps_ && !evaluation_.on &&
+  return step_ && step_->backward && step_->passes.empty() && !step_->stepped && !evaluation_.on &&
          no_optimizer.load(std::memory_order_relaxed);
 }
 

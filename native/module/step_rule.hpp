@@ -120,7 +120,6 @@ class StepRule {
   // Frameworks that mark their phases: from then on their marks count.
   void forward_begins(int64_t t);
   void forward_ends(int64_t t);
-  void step_begins(int64_t t);
   void step_ends(int64_t t);
   void batch_ends(int64_t t);
   void resume(int64_t number, int64_t epoch);
@@ -250,7 +249,7 @@ class StepRule {
   int64_t helpers_ = 0, helpers_start_ = 0, helpers_end_ = 0;    // calls in a row that may help the forward after them
   int64_t rollout_ = 0, rollout_latest_ = 0, rollout_pace_ = 0;  // since the optimizer was made: its first call
   int in_model_ = 0;
-  bool fetching_ = false, framework_steps_ = false, framework_evaluates_ = false, rollouts_ = false, inferring_ = false;
+  bool fetching_ = false, framework_evaluates_ = false, rollouts_ = false, inferring_ = false;
   bool backward_called_ = false;
   uintptr_t first_model_ = 0;      // of the open step of an inference without a loader
   int64_t other_calls_ = 0;        // of other models since

@@ -13,9 +13,9 @@ never recorded twice. Nothing here imports torch: hooks are installed when the p
 
 An adapter of a framework is a module with `NAME` (as users call the framework) and `install(module,
 patches)`, where `patches` can undo every change; it is installed when the program imports the framework. It
-tells the step rule what it knows through `dftracer._core.training()`: the calls there (`step_begins`,
-`step_ends`, `evaluation_begins`, `forward_begins` ...) replace, for as long as they are made, what the rule
-would have inferred.
+tells the step rule what it knows through `dftracer._core.training()`: the calls there (`step_ends`,
+`evaluation_begins`, `forward_begins` ...) replace, for as long as they are made, what the rule would have
+inferred.
 """
 
 from __future__ import annotations
