@@ -20,9 +20,9 @@ from support.process import Run
 torch = pytest.importorskip("torch")
 Dataset: Any = torch.utils.data.Dataset
 
-from dftracer import _core, auto  # noqa: E402
+from dftracer import _config, _core, _session, auto, metrics  # noqa: E402
 from dftracer.python import ai  # noqa: E402
-from dftracer.torch import patches  # noqa: E402
+from dftracer.torch import hang, patches  # noqa: E402
 
 
 class Numbers(Dataset):
@@ -150,6 +150,59 @@ def test_every_change_can_be_taken_back() -> None:
     assert [name for name in before if changed[name] is before[name] or changed[name] == before[name]] == []
     auto.uninstall()
     assert places() == before
+
+
+def set_to(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    now = {each.name: getattr(_session.SETTINGS, each.name) for each in _config.SETTINGS}
+    monkeypatch.setattr(_session, "SETTINGS", _config.Settings(now | changes))
+
+
+def test_a_session_and_automatic_tracing_share_one_watch_for_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, bool]] = []  # for how long, and whether annotations are progress
+    set_to(monkeypatch, hang_s=300)
+    monkeypatch.setattr(
+        _core, "watch_hangs", lambda seconds, _, __, by_hand=False: asked.append((seconds, by_hand))
+    )
+    groups = torch.distributed.distributed_c10d
+    hang.unwatch(by_hand=True)
+    own = groups.init_process_group.__code__
+    for first, last in ((_session._watch_for_hangs, auto.install), (auto.install, _session._watch_for_hangs)):
+        first()
+        observed = groups.init_process_group.__code__
+        assert observed is not own
+        last()
+        assert groups.init_process_group.__code__ is observed
+        assert asked[-1] == (300, False)
+        auto.uninstall()
+        assert groups.init_process_group.__code__ is observed
+        assert asked[-1] == (300, True)
+        hang.unwatch(by_hand=True)
+        assert groups.init_process_group.__code__ is own
+        assert asked[-1][0] == 0
+
+
+def test_others_still_wait_for_their_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "imported_later.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    imported: list[str] = []
+    patches.when_imported("imported_later", lambda module: imported.append(module.__name__))
+    auto.install()
+    auto.uninstall()
+    __import__("imported_later")
+    assert imported == ["imported_later"]
+    assert patches._watcher not in sys.meta_path  # nothing is left of what automatic tracing waited for
+
+
+def test_automatic_tracing_knows_who_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[bool] = []
+    set_to(monkeypatch, metrics="textfile:figures.prom")
+    monkeypatch.setattr(metrics, "training_begins", lambda: began.append(auto.installed()))
+    monkeypatch.setattr(_session, "arm", _session.begin)  # the session of this test has begun
+    auto.install()
+    assert not began
+    auto.uninstall()
+    _session.begin()
+    assert began == [False]
 
 
 def test_two_parts_that_observe_one_function_leave_in_any_order(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ import sys
 from dftracer import _session
 from dftracer._session import before_finalize
 from dftracer.torch import boundaries
-from dftracer.torch.patches import Patches, stop_waiting
+from dftracer.torch.patches import Patches
 
 # Every traced interpreter imports this before the program begins: slow imports happen on first use.
 TYPE_CHECKING = False
@@ -77,8 +77,8 @@ def install() -> bool:
     """Watch torch, once it is imported, and its frameworks; returns whether anything is recorded."""
     if not _session.SETTINGS.enable:
         return False
-    _session.arm()
     watch()
+    _session.arm()
     return True
 
 
@@ -101,7 +101,6 @@ def uninstall() -> None:
     global _patches  # noqa: PLW0603
     if _patches is None:
         return
-    stop_waiting()
     _patches.undo_all()
     _patches = None
     finish()

@@ -29,24 +29,60 @@ _SIZES = {
     "ComplexDouble": 16,
 }
 _registered = _fork_hooks_set = False
-_by_hand: Patches | None = None
+# Who asked for the watch: the session, whose annotations are progress (True), automatic tracing (False).
+_asked: set[bool] = set()
+_joins: Patches | None = None
 
 
 def install(torch: ModuleType, patches: Patches) -> None:
     """Watch from the first step on, or from the moment the process joins a group."""
-    global _registered  # noqa: PLW0603 - one per process
-    seconds = _session.SETTINGS.hang_s
-    if not seconds or _may_pause():
+    distributed: Any = getattr(torch, "distributed", None)
+    available = distributed is not None and distributed.is_available()
+    watch(distributed.distributed_c10d if available else None, by_hand=False)
+    patches.on_undo(lambda: unwatch(by_hand=False))
+
+
+def watch(groups: ModuleType | None, *, by_hand: bool) -> None:
+    """Watch for automatic tracing, or a program that is annotated by hand until the end of its session.
+
+    `groups` is torch.distributed.distributed_c10d. Of a program that is annotated by hand nothing else of
+    torch is observed: progress is seen from what it records.
+    """
+    global _joins, _registered  # noqa: PLW0603 - one watch per process
+    if not _session.SETTINGS.hang_s or _may_pause() or by_hand in _asked:
         return
     if not _registered:
         _registered = True
-        before_finalize(_core.stop_describing_hangs)
+        before_finalize(_session_ends)
     pause_threads_around_fork()
-    _core.watch_hangs(seconds, describe, _is_a_rank())
-    patches.on_undo(lambda: _core.watch_hangs(0, describe, False))
-    distributed: Any = getattr(torch, "distributed", None)
-    if distributed is not None and distributed.is_available():
-        patches.around(distributed.distributed_c10d, "init_process_group", _joining)
+    _asked.add(by_hand)
+    _set_watch(at_once=not by_hand and _is_a_rank())
+    if groups is not None and _joins is None:
+        _joins = Patches()
+        _joins.around(groups, "init_process_group", _joining)
+        if groups.is_initialized():
+            _joined()
+
+
+def unwatch(*, by_hand: bool) -> None:
+    """Stop, unless the other one has asked, too."""
+    global _joins  # noqa: PLW0603
+    if by_hand not in _asked:
+        return
+    _asked.remove(by_hand)
+    if not _asked and _joins is not None:
+        _joins.undo_all()
+        _joins = None
+    _set_watch()
+
+
+def _set_watch(at_once: bool = False) -> None:
+    _core.watch_hangs(_session.SETTINGS.hang_s if _asked else 0, describe, at_once, _asked == {True})
+
+
+def _session_ends() -> None:
+    unwatch(by_hand=True)
+    _core.stop_describing_hangs()
 
 
 def pause_threads_around_fork() -> None:
@@ -55,33 +91,6 @@ def pause_threads_around_fork() -> None:
     if not _fork_hooks_set and sys.version_info >= (3, 12):
         _fork_hooks_set = True
         os.register_at_fork(before=_core.pause_threads, after_in_parent=_core.resume_threads)
-
-
-def install_by_hand(groups: ModuleType) -> None:
-    """Watch a program that is annotated by hand, from the moment it joins a group.
-
-    `groups` is torch.distributed.distributed_c10d. Nothing else of torch is observed: progress is
-    seen from what the program records.
-    """
-    global _by_hand  # noqa: PLW0603 - one per process
-    if _by_hand is not None or _may_pause():
-        return
-    _by_hand = Patches()
-    pause_threads_around_fork()
-    _core.watch_hangs(_session.SETTINGS.hang_s, describe, False, True)
-    _by_hand.on_undo(lambda: _core.watch_hangs(0, describe, False))
-    _by_hand.around(groups, "init_process_group", _joining)
-    before_finalize(_uninstall_by_hand)
-    if groups.is_initialized():
-        _joined()
-
-
-def _uninstall_by_hand() -> None:
-    global _by_hand  # noqa: PLW0603
-    _core.stop_describing_hangs()
-    if _by_hand is not None:
-        _by_hand.undo_all()
-        _by_hand = None
 
 
 def _joining(original: Callable[..., Any]) -> Callable[..., Any]:
