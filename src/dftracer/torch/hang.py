@@ -8,6 +8,7 @@ takes the interpreter lock for up to 30 ms.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -22,12 +23,16 @@ from dftracer.torch.patches import Patches, safely
 # Arguments of `_core.busy_begins` and `_core.busy_ends`, in the order of `Busy` in record/progress.hpp.
 COLLECTIVE, BARRIER, CHECKPOINT, COMPILE, _GROUP = range(5)
 
-_SIZES = {
-    **dict.fromkeys(("Byte", "Char", "Bool"), 1),
-    **dict.fromkeys(("Short", "Half", "BFloat16"), 2),
-    **dict.fromkeys(("Long", "Double", "ComplexFloat"), 8),
-    "ComplexDouble": 16,
-}
+# The types of tensors as torch's flight recorder spells them: bytes of an item, and torch's own name.
+_TYPES = {
+    "Byte": (1, "uint8"), "Char": (1, "int8"), "Bool": (1, "bool"), "Short": (2, "int16"), "UInt16": (2, "uint16"),
+    "Int": (4, "int32"), "UInt32": (4, "uint32"), "Long": (8, "int64"), "UInt64": (8, "uint64"),
+    "Half": (2, "float16"), "BFloat16": (2, "bfloat16"), "Float": (4, "float32"), "Double": (8, "float64"),
+    "ComplexHalf": (4, "complex32"), "ComplexFloat": (8, "complex64"), "ComplexDouble": (16, "complex128"),
+    "Float8_e4m3fn": (1, "float8_e4m3fn"), "Float8_e4m3fnuz": (1, "float8_e4m3fnuz"),
+    "Float8_e5m2": (1, "float8_e5m2"), "Float8_e5m2fnuz": (1, "float8_e5m2fnuz"),
+    "Float8_e8m0fnu": (1, "float8_e8m0fnu"),
+}  # fmt: skip
 _registered = _fork_hooks_set = False
 # Who asked for the watch: the session, whose annotations are progress (True), automatic tracing (False).
 _asked: set[bool] = set()
@@ -195,19 +200,22 @@ def _collective(entry: dict[str, Any]) -> dict[str, Any]:
         "group": str(group[0]),
         "seq": entry.get("p2p_seq_id" if message else "collective_seq_id"),
         "op": str(entry.get("profiling_name", "")).rpartition(":")[2],
-        "bytes": _bytes(entry),
+        "bytes": recorded_bytes(entry.get("input_sizes"), entry.get("input_dtypes")),
         "since_us": (entry.get("time_created_ns") or 0) // 1000,
     }
 
 
-def _bytes(entry: dict[str, Any]) -> int:
+def recorded_bytes(sizes: Any, types: Any) -> int:
+    """The size of tensors in torch's record; 0 for those of an unknown type."""
     total = 0
-    for size, kind in zip(entry.get("input_sizes", ()), entry.get("input_dtypes", ()), strict=False):
-        n = _SIZES.get(kind, 4)
-        for each in size:
-            n *= each
-        total += n
+    for size, kind in zip(sizes or (), types or (), strict=False):
+        total += math.prod(size) * _TYPES.get(kind, (0, ""))[0]
     return total
+
+
+def recorded_dtype(kind: str | None) -> str | None:
+    """A type of torch's record under torch's own name."""
+    return _TYPES[kind][1] if kind in _TYPES else kind
 
 
 def _number(value: Any) -> int | None:
