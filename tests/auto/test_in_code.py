@@ -22,7 +22,7 @@ Dataset: Any = torch.utils.data.Dataset
 
 from dftracer import _config, _core, _session, auto, metrics  # noqa: E402
 from dftracer.python import ai  # noqa: E402
-from dftracer.torch import hang, patches  # noqa: E402
+from dftracer.torch import boundaries, hang, patches  # noqa: E402
 
 
 class Numbers(Dataset):
@@ -203,6 +203,46 @@ def test_automatic_tracing_knows_who_trains(monkeypatch: pytest.MonkeyPatch) -> 
     auto.uninstall()
     _session.begin()
     assert began == [False]
+
+
+class NoBatches:
+    def __iter__(self) -> Iterator[list[int]]:
+        raise RuntimeError("no batches")
+
+
+def test_what_begins_ends_also_when_it_fails(watched: None) -> None:
+    seen: list[tuple[str, bool]] = []
+    kinds = "loader", "optimizer made"
+    leave = [boundaries.subscribe(k, lambda begins, _, k=k: seen.append((k, begins))) for k in kinds]
+    with pytest.raises(RuntimeError, match="no batches"):
+        iter(torch.utils.data.DataLoader(Numbers(), batch_sampler=NoBatches()))
+    with pytest.raises(ValueError, match="empty parameter list"):
+        torch.optim.SGD([])
+    for each in leave:
+        each()
+    assert seen == [(kind, begins) for kind in kinds for begins in (True, False)]
+
+
+def test_an_optimizer_is_recorded_whatever_state_the_group_is_in(
+    watched: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> bool:
+        raise RuntimeError("the group is being destroyed")
+
+    monkeypatch.setattr(torch.distributed, "is_initialized", broken)
+    with capture() as events:
+        model_and_optimizer()
+    assert [e.name for e in events if e.cat == "dftracer"] == ["optimizer"]
+
+
+def test_the_sizes_of_types_in_torchs_record_are_torchs() -> None:
+    kinds = {kind: getattr(torch, hang.recorded_dtype(kind) or "", None) for kind in hang._TYPES}
+    known = {kind: dtype for kind, dtype in kinds.items() if dtype is not None}  # not all in older versions
+    assert len(known) >= 16
+    for kind, dtype in known.items():
+        assert hang.recorded_bytes([[2, 3], []], [kind, kind]) == 7 * dtype.itemsize
+    assert hang.recorded_bytes([[5]], ["Unheard"]) == 0
+    assert hang.recorded_dtype("Unheard") == "Unheard"
 
 
 def test_two_parts_that_observe_one_function_leave_in_any_order(tmp_path: Path) -> None:

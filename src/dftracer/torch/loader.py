@@ -50,12 +50,14 @@ def install(module: ModuleType, patches: Patches) -> None:
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def loader_iter(self: Any) -> Any:
             notify("loader", True)
-            if vars(self).get("num_workers"):
-                safely(count_samples)
-            began = now()
-            iterator = original(self)
-            safely(_began, self, iterator, began)
-            notify("loader", False)
+            try:
+                if vars(self).get("num_workers"):
+                    safely(count_samples)
+                began = now()
+                iterator = original(self)
+                safely(_began, self, iterator, began)
+            finally:
+                notify("loader", False)
             return iterator
 
         return loader_iter
