@@ -241,16 +241,24 @@ void StepRule::fetch_failed(const PassPtr& of, int64_t start, int64_t end, std::
 // Calls of models -----------------------------------------------------------------------------------------------------
 
 bool StepRule::knows(uintptr_t model) const {
-  return std::find(models_.begin(), models_.end(), model) != models_.end();
+  return std::any_of(models_.begin(), models_.end(), [&](const Model& each) { return each.is(model); });
 }
 
 void StepRule::know(uintptr_t model) {
-  if (knows(model)) return;
+  model_is_new_ = !knows(model);
+  if (!model_is_new_) return;
+  std::erase_if(models_, [&](const Model& each) { return each.at == model; });
   if (models_.size() == kMaxModels) models_.erase(models_.begin());
-  models_.push_back(model);
+  models_.push_back({model, nullptr});
+}
+
+void StepRule::follow_model(uintptr_t model, std::shared_ptr<const std::atomic<bool>> gone) {
+  for (Model& each : models_)
+    if (each.is(model)) each.gone = gone;
 }
 
 bool StepRule::model_begins(int64_t t, bool gradients, uintptr_t model, bool evaluating) {
+  model_is_new_ = false;
   if (in_model_++ || depth_ || fetching_) return false;
   call_start_ = 0;
   if (framework_evaluates_) return true;

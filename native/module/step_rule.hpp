@@ -104,6 +104,10 @@ class StepRule {
   // was outermost.
   bool model_begins(int64_t t, bool gradients, uintptr_t model, bool evaluating);
   void model_ends(int64_t t);
+  // Whether the latest call was of a model with gradients on that is new to the rule. Once it is gone, another may get
+  // its address: `gone` is set then.
+  bool model_is_new() const { return model_is_new_; }
+  void follow_model(uintptr_t model, std::shared_ptr<const std::atomic<bool>> gone);
 
   // Compute. backward_begins returns whether it is the outermost: gradient checkpointing calls backward in backward.
   bool backward_begins(int64_t t);
@@ -148,6 +152,11 @@ class StepRule {
   bool stepped() const { return step_ && step_->stepped; }
 
  private:
+  struct Model {
+    uintptr_t at;
+    std::shared_ptr<const std::atomic<bool>> gone;  // null if nobody knows
+    bool is(uintptr_t model) const { return at == model && !(gone && gone->load(std::memory_order_relaxed)); }
+  };
   struct Seen {
     bool forward = false, unseen = false;
   };
@@ -251,9 +260,10 @@ class StepRule {
   int in_model_ = 0;
   bool fetching_ = false, framework_evaluates_ = false, rollouts_ = false, inferring_ = false;
   bool backward_called_ = false;
-  uintptr_t first_model_ = 0;      // of the open step of an inference without a loader
-  int64_t other_calls_ = 0;        // of other models since
-  std::vector<uintptr_t> models_;  // that were called with gradients on
+  uintptr_t first_model_ = 0;  // of the open step of an inference without a loader
+  int64_t other_calls_ = 0;    // of other models since
+  std::vector<Model> models_;  // that were called with gradients on
+  bool model_is_new_ = false;
 };
 
 }  // namespace dft

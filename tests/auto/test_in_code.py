@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,34 @@ def test_the_sizes_of_types_in_torchs_record_are_torchs() -> None:
         assert hang.recorded_bytes([[2, 3], []], [kind, kind]) == 7 * dtype.itemsize
     assert hang.recorded_bytes([[5]], ["Unheard"]) == 0
     assert hang.recorded_dtype("Unheard") == "Unheard"
+
+
+def test_a_helper_is_not_taken_for_a_model_that_was_freed_where_it_is(watched: None) -> None:
+    model, optimizer = model_and_optimizer()
+    kind: Any = torch.nn.Linear
+    with capture() as events:
+        for x in loader():
+            helper = kind(4, 1)  # it learns for a moment, and is replaced by one that does not
+            place = id(helper)
+            optimizer.zero_grad()
+            (model(x) + helper(x)).sum().backward()
+            optimizer.step()
+        del helper
+        elsewhere = []
+        while id(teacher := kind.__new__(kind)) != place:
+            elsewhere.append(teacher)
+            assert len(elsewhere) < 100_000
+        teacher.__init__(4, 1)
+        teacher.eval()
+        for x in loader():
+            with torch.no_grad():
+                wanted = teacher(x)
+            (model(x) - wanted).pow(2).sum().backward()
+            optimizer.step()
+        auto.uninstall()
+    assert [e for e in events if e.name == "evaluate"] == []
+    assert len([e for e in events if e.name == "forward"]) == 6
+    assert weakref.getweakrefcount(teacher) == 0
 
 
 def test_two_parts_that_observe_one_function_leave_in_any_order(tmp_path: Path) -> None:

@@ -265,6 +265,28 @@ TEST(a_teacher_belongs_to_forward) {
            "25-32,\"step\":0,\"epoch\":0; 125-132,\"step\":1,\"epoch\":0; 225-232,\"step\":2,\"epoch\":0");
 }
 
+TEST(a_model_is_not_taken_for_one_that_was_at_its_address) {
+  Program p;
+  p.made(1);
+  PassPtr of = loader(1);
+  p.fetch(of, 10, 20);
+  auto gone = std::make_shared<std::atomic<bool>>(false);
+  p.call(21, 22, true, 5);
+  CHECK_EQ(p.rule.model_is_new(), true);
+  p.rule.follow_model(5, gone);
+  p.call(23, 24, true, 5);
+  CHECK_EQ(p.rule.model_is_new(), false);
+  p.train(30);
+  *gone = true;
+  p.fetch(of, 40, 50);
+  p.call(52, 53, false, 5, true);  // made for this step: it helps
+  p.train(60);
+  p.rule.loader_ended(of, 70, 71);
+  p.rule.finish(80, "");
+  CHECK_EQ(p.events.of("evaluate"), "");
+  CHECK_EQ(p.events.of("forward"), "21-32,\"step\":0,\"epoch\":0; 52-62,\"step\":1,\"epoch\":0");
+}
+
 TEST(without_a_loader_a_few_calls_are_a_teacher_and_many_an_evaluation) {
   Program p;
   p.made(1);
