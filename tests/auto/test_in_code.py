@@ -214,7 +214,11 @@ class NoBatches:
 def test_what_begins_ends_also_when_it_fails(watched: None) -> None:
     seen: list[tuple[str, bool]] = []
     kinds = "loader", "optimizer made"
-    leave = [boundaries.subscribe(k, lambda begins, _, k=k: seen.append((k, begins))) for k in kinds]
+
+    def sees(kind: str) -> Callable[[bool, Any], None]:
+        return lambda begins, _: seen.append((kind, begins))
+
+    leave = [boundaries.subscribe(kind, sees(kind)) for kind in kinds]
     with pytest.raises(RuntimeError, match="no batches"):
         iter(torch.utils.data.DataLoader(Numbers(), batch_sampler=NoBatches()))
     with pytest.raises(ValueError, match="empty parameter list"):
