@@ -1,5 +1,7 @@
 #include "module/model_calls.hpp"
 
+#include <atomic>
+#include <memory>
 #include <string>
 #include <unordered_map>
 
@@ -94,6 +96,36 @@ PyObject* call(PyObject* self, PyObject* args, PyObject* kwargs) {
   return result;
 }
 
+using Gone = std::shared_ptr<std::atomic<bool>>;
+
+PyObject* is_gone(PyObject* gone, PyObject*) {
+  (*static_cast<Gone*>(PyCapsule_GetPointer(gone, nullptr)))->store(true, std::memory_order_relaxed);
+  Py_RETURN_NONE;
+}
+
+PyMethodDef g_is_gone = {"is_gone", is_gone, METH_O, nullptr};
+
+// Lets the rule know when a model that is new to it is gone.
+void follow(Training* here, PyObject* model) {
+  KeepError keep;
+  possible([&] {
+    Gone gone = std::make_shared<std::atomic<bool>>(false);
+    auto owned = std::make_unique<Gone>(gone);
+    Ref capsule(PyCapsule_New(owned.get(), nullptr,
+                              [](PyObject* c) { delete static_cast<Gone*>(PyCapsule_GetPointer(c, nullptr)); }));
+    if (!capsule) return;
+    owned.release();
+    Ref callback(PyCFunction_New(&g_is_gone, capsule.get()));
+    PyObject* reference = callback ? PyWeakref_NewRef(model, callback.get()) : nullptr;
+    if (!reference) return;
+    // The rule keeps the reference: without it, nobody is called.
+    Gone kept(gone.get(), [gone, reference](std::atomic<bool>*) { Py_DECREF(reference); });
+    Section section(reinterpret_cast<PyObject*>(here));
+    here->rule->follow_model(reinterpret_cast<uintptr_t>(model), kept);
+  });
+  if (PyErr_Occurred()) PyErr_Clear();
+}
+
 PyObject* watched_call(PyObject* self, PyObject* args, PyObject* kwargs) {
   if (tls_depth) {
     nested_call(Py_TYPE(self));
@@ -113,6 +145,7 @@ PyObject* watched_call(PyObject* self, PyObject* args, PyObject* kwargs) {
         [&] { outermost = here->rule->model_begins(start, gradients, reinterpret_cast<uintptr_t>(self), evaluating); });
   }
   if (outermost) {
+    if (DFT_UNLIKELY(here->rule->model_is_new())) follow(here, self);
     tell_steps(here);
     notify(Boundary::kModel, true);
     ++g_outermost_calls;

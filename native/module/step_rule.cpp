@@ -12,6 +12,7 @@ constexpr int64_t kManyCalls = 64;       // of other models, after which a step 
 constexpr int64_t kShortBeside = 4;      // times as short
 constexpr int64_t kSamePace = 10;        // times as long: a pause between calls of a rollout that ends it
 constexpr size_t kMaxModels = 16;
+constexpr size_t kMaxLoaders = 64;  // a program may make one for every step
 
 // The arguments of an event; those of every step fit into the buffer.
 class Args {
@@ -116,7 +117,7 @@ void StepRule::fetch_begins(int64_t t, const Pass* of) {
   if (stepped()) events_.ends(Stage::kBlock);
   // Whether the loader gives another batch or ends, this is where the step will have ended.
   if (of && step_ && !framework_evaluates_) {
-    bool trains = of->trains && trained(*step_) && !framework_steps_;
+    bool trains = of->trains && trained(*step_);
     if (trains || (inferring_ && step_->inference)) {
       if (!foreseen_) is_over();
       foreseen_ = true;
@@ -146,13 +147,11 @@ void StepRule::fetched(const PassPtr& of, int64_t start, int64_t end, bool gradi
   }
   settle_calls(start, false);
   forward_ = teacher_ = marked_ = 0;
-  auto known = loaders_.find(of->loader);
-  bool trains = of->trains || (gradients && !(known != loaders_.end() && !known->second));
-  trains = trains && !framework_evaluates_;
+  const bool training = (of->trains || (gradients && trains(of->loader).value_or(true))) && !framework_evaluates_;
   if (inferring_ && !framework_evaluates_) {
     if (step_) close(start);
     open(start, end, of, true);
-  } else if (trains) {
+  } else if (training) {
     training_fetch(of, start, end);
   } else {
     evaluation_fetch(of, start);
@@ -168,10 +167,9 @@ void StepRule::fetched(const PassPtr& of, int64_t start, int64_t end, bool gradi
 
 void StepRule::training_fetch(const PassPtr& of, int64_t start, int64_t end) {
   if (evaluation_.on) end_evaluation(evaluation_.over() ? evaluation_.over() : start);
-  if (step_ && !framework_steps_) {
+  if (step_) {
     if (trained(*step_)) {
-      auto known = loaders_.find(of->loader);
-      bool is_known = of->trains || (known != loaders_.end() && known->second) || step_->passes.empty();
+      bool is_known = of->trains || trains(of->loader).value_or(false) || step_->passes.empty();
       if (is_known || step_->has(of)) {
         close(start);
       } else if (!step_->next.of) {
@@ -179,7 +177,7 @@ void StepRule::training_fetch(const PassPtr& of, int64_t start, int64_t end) {
       }
     } else if (!step_->backward && !step_->passes.empty() &&
                std::all_of(step_->passes.begin(), step_->passes.end(), [](const PassPtr& p) { return p->died; })) {
-      step_ = nullptr;  // a batch that was only looked at
+      take_back();
     }
   }
   if (!step_) {
@@ -209,8 +207,8 @@ void StepRule::loader_ended(const PassPtr& of, int64_t start, int64_t end) {
     // the framework says when it is over
   } else if (evaluation_.on && evaluation_.of == of) {
     // its last batch may still be in use: what comes next ends it
-  } else if (auto known = loaders_.find(of->loader); of->trains || (known != loaders_.end() && known->second)) {
-    if (step_ && trained(*step_) && !framework_steps_) close(start);
+  } else if (of->trains || trains(of->loader).value_or(false)) {
+    if (step_ && trained(*step_)) close(start);
     leftover_start_ = start;
     leftover_end_ = end;
   } else if (of->fetches) {
@@ -218,11 +216,11 @@ void StepRule::loader_ended(const PassPtr& of, int64_t start, int64_t end) {
       if (step_->next.of == of) {
         step_->next = {};
       } else if (step_->passes.size() == 1 && step_->passes[0] == of && !step_->backward) {
-        step_ = nullptr;
+        take_back();
       }
     }
     if (!by_hand) {  // else what learns may be known to the program alone; its own events tell
-      loaders_[of->loader] = false;
+      learned(of->loader, false);
       int64_t from = of->first ? of->first : start;
       if (evaluation_.on) end_evaluation(evaluation_.over() ? evaluation_.over() : from);
       evaluation_ = {from, of, true, false};
@@ -243,16 +241,24 @@ void StepRule::fetch_failed(const PassPtr& of, int64_t start, int64_t end, std::
 // Calls of models -----------------------------------------------------------------------------------------------------
 
 bool StepRule::knows(uintptr_t model) const {
-  return std::find(models_.begin(), models_.end(), model) != models_.end();
+  return std::any_of(models_.begin(), models_.end(), [&](const Model& each) { return each.is(model); });
 }
 
 void StepRule::know(uintptr_t model) {
-  if (knows(model)) return;
+  model_is_new_ = !knows(model);
+  if (!model_is_new_) return;
+  std::erase_if(models_, [&](const Model& each) { return each.at == model; });
   if (models_.size() == kMaxModels) models_.erase(models_.begin());
-  models_.push_back(model);
+  models_.push_back({model, nullptr});
+}
+
+void StepRule::follow_model(uintptr_t model, std::shared_ptr<const std::atomic<bool>> gone) {
+  for (Model& each : models_)
+    if (each.is(model)) each.gone = gone;
 }
 
 bool StepRule::model_begins(int64_t t, bool gradients, uintptr_t model, bool evaluating) {
+  model_is_new_ = false;
   if (in_model_++ || depth_ || fetching_) return false;
   call_start_ = 0;
   if (framework_evaluates_) return true;
@@ -306,7 +312,7 @@ void StepRule::model_ends(int64_t t) {
 }
 
 bool StepRule::may_infer() const {
-  return !backwards_ && !transforms_ && !framework_steps_ && !optimizer_seen.load(std::memory_order_relaxed);
+  return !backwards_ && !transforms_ && !optimizer_seen.load(std::memory_order_relaxed);
 }
 
 void StepRule::called_without_gradients(int64_t t, uintptr_t model, bool evaluating) {
@@ -465,8 +471,20 @@ void StepRule::batch_trains(Step& step) {
   for (const PassPtr& of : step.passes) {
     if (of->trains) continue;
     of->trains = true;
-    loaders_[of->loader] = true;
+    learned(of->loader, true);
   }
+}
+
+std::optional<bool> StepRule::trains(int64_t loader) const {
+  for (const auto& [each, it_trains] : loaders_)
+    if (each == loader) return it_trains;
+  return std::nullopt;
+}
+
+void StepRule::learned(int64_t loader, bool trains) {
+  std::erase_if(loaders_, [&](const auto& each) { return each.first == loader; });
+  if (loaders_.size() == kMaxLoaders) loaders_.erase(loaders_.begin());
+  loaders_.emplace_back(loader, trains);
 }
 
 // Whether a batch trains shows only now.
@@ -587,8 +605,7 @@ void StepRule::optimizer_made(int64_t t) {
     if (step_ && step_->inference) close(last_);
     inferring_ = false;
   }
-  if (step_ && step_->stepped && without_loader(*step_) && !framework_steps_)
-    close(step_->last_end);  // another training
+  if (step_ && step_->stepped && without_loader(*step_)) close(step_->last_end);  // another training
   if (!step_) {
     free_ = std::max(free_, t);
     fresh_ = true;
@@ -609,7 +626,7 @@ void StepRule::optimizer_begins(uintptr_t key, int64_t t) {
   optimizers_.emplace_back(key, t);
   if (!step_) {
     open_without_fetch(t);
-  } else if ((step_->passes.empty() || step_->passes[0]->died) && !framework_steps_ && without_loader(*step_)) {
+  } else if ((step_->passes.empty() || step_->passes[0]->died) && without_loader(*step_)) {
     auto before = std::find_if(step_->stepped_by.begin(), step_->stepped_by.end(),
                                [&](const auto& each) { return each.first == key; });
     if (before != step_->stepped_by.end() && before->second != backwards_) {
@@ -668,7 +685,7 @@ void StepRule::optimizer_ends(uintptr_t key, int64_t t, bool skipped) {
 // Without a loader it is certain that a step is over only when the optimizer of the next one steps. It most likely ends
 // after as many optimizer steps as the one before; the first one, after that of the only optimizer there is.
 void StepRule::foresee_end() {
-  if (depth_ || !optimizers_.empty() || framework_steps_ || !without_loader(*step_)) return;
+  if (depth_ || !optimizers_.empty() || !without_loader(*step_)) return;
   bool only = optimizers_made.load(std::memory_order_relaxed) == 1;
   if (step_->optimizer_steps != (usual_ ? usual_ : only) || foreseen_) return;
   is_over();
@@ -703,15 +720,8 @@ void StepRule::forward_ends(int64_t t) {
   publish(t);
 }
 
-void StepRule::step_begins(int64_t t) {
-  framework_steps_ = true;
-  if (stepped()) close(t);
-  publish(t);
-}
-
 void StepRule::step_ends(int64_t t) {
   if (step_) close(t);
-  framework_steps_ = false;
   publish(t);
 }
 
@@ -761,7 +771,7 @@ bool StepRule::trained(const Step& step) const {
 
 // With neither a loader nor an optimizer of torch's, a step is a backward and what the program does with it.
 bool StepRule::ends_with_backward() const {
-  return step_ && step_->backward && step_->passes.empty() && !step_->stepped && !framework_steps_ && !evaluation_.on &&
+  return step_ && step_->backward && step_->passes.empty() && !step_->stepped && !evaluation_.on &&
          no_optimizer.load(std::memory_order_relaxed);
 }
 
@@ -782,6 +792,8 @@ StepRule::Step& StepRule::open(int64_t start, int64_t body, const PassPtr& of, b
   s.next = {};
   s.backward = s.stepped = false;
   s.inference = inference;
+  s.began_training = false;
+  s.began_epoch = -1;
   s.seen = s.later = {};
   step_ = &s;
   foreseen_ = false;
@@ -791,10 +803,11 @@ StepRule::Step& StepRule::open(int64_t start, int64_t body, const PassPtr& of, b
   leftover_end_ = 0;
   fresh_ = false;
   if (inference) return s;
+  s.began_training = !first_;
   if (!first_) first_ = s.start;
   if (of && of != epoch_pass_ && (!epoch_pass_ || epoch_pass_->over() || epoch_pass_->loader == of->loader)) {
     end_epoch();
-    ++epoch_;
+    s.began_epoch = ++epoch_;
     epoch_start_ = start;
     epoch_pass_ = of;
   }
@@ -813,6 +826,19 @@ StepRule::Step& StepRule::open_without_fetch(int64_t t) {
   if (rollout_pace_ && forward - rollout_latest_ <= kSamePace * rollout_pace_) forward = rollout_;
   int64_t from = fresh_ ? forward : free_ ? free_ : t;
   return open(from, from, nullptr);
+}
+
+// The open step was none: its batch was only looked at.
+void StepRule::take_back() {
+  if (step_->began_training) first_ = 0;
+  if (step_->began_epoch >= 0) {
+    epoch_pass_ = nullptr;
+    if (epoch_ == step_->began_epoch)
+      --epoch_;
+    else
+      next_epoch_ = epoch_;  // it is the program that counts
+  }
+  step_ = nullptr;
 }
 
 // One that begins without a fetch ends with its optimizer.

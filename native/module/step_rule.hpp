@@ -30,9 +30,9 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -55,7 +55,7 @@ class StageEvents {
 // One pass over a loader: from iter(loader) to its last batch, or to the moment it is dropped. It trains if a backward
 // follows one of its batches.
 struct Pass {
-  int64_t loader = 0;              // which loader, as far as that is known
+  int64_t loader = 0;              // its number
   int64_t began = 0, ready = 0;    // iter(loader) was called, and had returned
   int64_t restarts = 0;            // of persistent workers: which of their passes this is
   int64_t fetches = 0, first = 0;  // the start of the first wait, iter() included
@@ -104,6 +104,10 @@ class StepRule {
   // was outermost.
   bool model_begins(int64_t t, bool gradients, uintptr_t model, bool evaluating);
   void model_ends(int64_t t);
+  // Whether the latest call was of a model with gradients on that is new to the rule. Once it is gone, another may get
+  // its address: `gone` is set then.
+  bool model_is_new() const { return model_is_new_; }
+  void follow_model(uintptr_t model, std::shared_ptr<const std::atomic<bool>> gone);
 
   // Compute. backward_begins returns whether it is the outermost: gradient checkpointing calls backward in backward.
   bool backward_begins(int64_t t);
@@ -120,7 +124,6 @@ class StepRule {
   // Frameworks that mark their phases: from then on their marks count.
   void forward_begins(int64_t t);
   void forward_ends(int64_t t);
-  void step_begins(int64_t t);
   void step_ends(int64_t t);
   void batch_ends(int64_t t);
   void resume(int64_t number, int64_t epoch);
@@ -149,6 +152,11 @@ class StepRule {
   bool stepped() const { return step_ && step_->stepped; }
 
  private:
+  struct Model {
+    uintptr_t at;
+    std::shared_ptr<const std::atomic<bool>> gone;  // null if nobody knows
+    bool is(uintptr_t model) const { return at == model && !(gone && gone->load(std::memory_order_relaxed)); }
+  };
   struct Seen {
     bool forward = false, unseen = false;
   };
@@ -163,6 +171,8 @@ class StepRule {
     std::vector<std::pair<uintptr_t, int64_t>> stepped_by;  // optimizer -> how many backwards there had been
     NextFetch next;  // the first fetch from a loader of which it is not known whether it trains; `of` is null without
     bool backward = false, stepped = false, inference = false;
+    bool began_training = false;
+    int64_t began_epoch = -1;
     Seen seen, later;  // of its forward; what follows an optimizer step may turn out to be another step's
     Pass* opener() const { return passes.empty() ? nullptr : passes[0].get(); }
     bool has(const PassPtr& of) const { return std::find(passes.begin(), passes.end(), of) != passes.end(); }
@@ -182,6 +192,8 @@ class StepRule {
   void training_fetch(const PassPtr& of, int64_t start, int64_t end);
   void evaluation_fetch(const PassPtr& of, int64_t start);
   void batch_trains(Step& step);
+  std::optional<bool> trains(int64_t loader) const;
+  void learned(int64_t loader, bool trains);
   void step_of_backward(int64_t t);
   void backward_by_gradients();
   void begin_backward(int64_t t);
@@ -198,6 +210,7 @@ class StepRule {
   Step& open(int64_t start, int64_t body, const PassPtr& of, bool inference = false);
   Step& open_without_fetch(int64_t t);
   void close(int64_t end);
+  void take_back();
   void end_epoch(std::string_view error = {});
   bool knows(uintptr_t model) const;
   void know(uintptr_t model);
@@ -223,11 +236,11 @@ class StepRule {
   int64_t epoch_ = -1, epoch_start_ = 0;
   PassPtr epoch_pass_;
   Evaluation evaluation_;
-  std::unordered_map<int64_t, bool> loaders_;  // loader -> whether it trains
-  int64_t free_ = 0;                           // since when the thread may be at its next step
-  int64_t last_ = 0;                           // the end of the latest event
-  int64_t first_ = 0;                          // the start of the first training step
-  int64_t step_end_ = 0;                       // of the latest step
+  std::vector<std::pair<int64_t, bool>> loaders_;  // the latest, and whether they train
+  int64_t free_ = 0;                               // since when the thread may be at its next step
+  int64_t last_ = 0;                               // the end of the latest event
+  int64_t first_ = 0;                              // the start of the first training step
+  int64_t step_end_ = 0;                           // of the latest step
   // A thread that is not the main one and has not trained only loads ahead for another.
   bool counts_;
   bool fresh_ = true;  // no step since the optimizer was made: what came before is not its
@@ -245,11 +258,12 @@ class StepRule {
   int64_t helpers_ = 0, helpers_start_ = 0, helpers_end_ = 0;    // calls in a row that may help the forward after them
   int64_t rollout_ = 0, rollout_latest_ = 0, rollout_pace_ = 0;  // since the optimizer was made: its first call
   int in_model_ = 0;
-  bool fetching_ = false, framework_steps_ = false, framework_evaluates_ = false, rollouts_ = false, inferring_ = false;
+  bool fetching_ = false, framework_evaluates_ = false, rollouts_ = false, inferring_ = false;
   bool backward_called_ = false;
-  uintptr_t first_model_ = 0;      // of the open step of an inference without a loader
-  int64_t other_calls_ = 0;        // of other models since
-  std::vector<uintptr_t> models_;  // that were called with gradients on
+  uintptr_t first_model_ = 0;  // of the open step of an inference without a loader
+  int64_t other_calls_ = 0;    // of other models since
+  std::vector<Model> models_;  // that were called with gradients on
+  bool model_is_new_ = false;
 };
 
 }  // namespace dft

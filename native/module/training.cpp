@@ -252,7 +252,6 @@ PyMethodDef g_training_methods[] = {
     {"interrupt", reinterpret_cast<PyCFunction>(interrupt), METH_FASTCALL, nullptr},
     {"forward_begins", marked<&StepRule::forward_begins>, METH_NOARGS, nullptr},
     {"forward_ends", marked<&StepRule::forward_ends>, METH_NOARGS, nullptr},
-    {"step_begins", marked<&StepRule::step_begins>, METH_NOARGS, nullptr},
     {"step_ends", marked<&StepRule::step_ends>, METH_NOARGS, nullptr},
     {"batch_ends", marked<&StepRule::batch_ends>, METH_NOARGS, nullptr},
     {"evaluation_begins", marked<&StepRule::evaluation_begins>, METH_NOARGS, nullptr},

@@ -107,8 +107,8 @@ def _watch_device() -> None:
 
 
 def _watch_for_hangs() -> None:
-    """Watch ranks that may wait for each other; automatic tracing does so by itself."""
-    if SETTINGS.hang_s and SETTINGS.auto == "OFF":
+    """Watch ranks that may wait for each other."""
+    if SETTINGS.hang_s:
         from dftracer.torch import patches  # noqa: PLC0415 - only where something is recorded
 
         patches.when_imported("torch.distributed.distributed_c10d", _watch_ranks)
@@ -117,7 +117,7 @@ def _watch_for_hangs() -> None:
 def _watch_ranks(groups: ModuleType) -> None:
     from dftracer.torch import hang  # noqa: PLC0415 - only where torch is in use
 
-    hang.install_by_hand(groups)
+    hang.watch(groups, by_hand=True)
 
 
 def arm() -> None:
@@ -163,10 +163,15 @@ def begin(path: str | os.PathLike[str] | None = None, data_dir: object = None) -
         _inherited.report_stem(stem)
     _watch_device()
     _watch_for_hangs()
-    if SETTINGS.metrics and SETTINGS.auto == "OFF":  # otherwise automatic tracing knows who trains
+    if SETTINGS.metrics and not _is_automatic():  # which knows who trains
         from dftracer import metrics  # noqa: PLC0415 - for those who ask for it
 
         metrics.training_begins()
+
+
+def _is_automatic() -> bool:
+    auto = sys.modules.get("dftracer.auto")
+    return auto is not None and auto.installed()
 
 
 def _local(name: str | None) -> str | None:
@@ -274,10 +279,10 @@ def start(
     _since_ns = time.time_ns()
     _config.turn_on()
     switch_on()
-    begin(log_file, data_dir)
     if auto:
         _auto_before.append(_auto().installed())
-        _auto().install()
+        _auto().watch()
+    begin(log_file, data_dir)
     return _core.trace_path()
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,9 @@ from support.process import Run
 torch = pytest.importorskip("torch")
 Dataset: Any = torch.utils.data.Dataset
 
-from dftracer import _core, auto  # noqa: E402
+from dftracer import _config, _core, _session, auto, metrics  # noqa: E402
 from dftracer.python import ai  # noqa: E402
-from dftracer.torch import patches  # noqa: E402
+from dftracer.torch import boundaries, hang, patches  # noqa: E402
 
 
 class Numbers(Dataset):
@@ -150,6 +151,131 @@ def test_every_change_can_be_taken_back() -> None:
     assert [name for name in before if changed[name] is before[name] or changed[name] == before[name]] == []
     auto.uninstall()
     assert places() == before
+
+
+def set_to(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    now = {each.name: getattr(_session.SETTINGS, each.name) for each in _config.SETTINGS}
+    monkeypatch.setattr(_session, "SETTINGS", _config.Settings(now | changes))
+
+
+def test_a_session_and_automatic_tracing_share_one_watch_for_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, bool]] = []  # for how long, and whether annotations are progress
+    set_to(monkeypatch, hang_s=300)
+    monkeypatch.setattr(
+        _core, "watch_hangs", lambda seconds, _, __, by_hand=False: asked.append((seconds, by_hand))
+    )
+    groups = torch.distributed.distributed_c10d
+    hang.unwatch(by_hand=True)
+    own = groups.init_process_group.__code__
+    for first, last in ((_session._watch_for_hangs, auto.install), (auto.install, _session._watch_for_hangs)):
+        first()
+        observed = groups.init_process_group.__code__
+        assert observed is not own
+        last()
+        assert groups.init_process_group.__code__ is observed
+        assert asked[-1] == (300, False)
+        auto.uninstall()
+        assert groups.init_process_group.__code__ is observed
+        assert asked[-1] == (300, True)
+        hang.unwatch(by_hand=True)
+        assert groups.init_process_group.__code__ is own
+        assert asked[-1][0] == 0
+
+
+def test_others_still_wait_for_their_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "imported_later.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    imported: list[str] = []
+    patches.when_imported("imported_later", lambda module: imported.append(module.__name__))
+    auto.install()
+    auto.uninstall()
+    __import__("imported_later")
+    assert imported == ["imported_later"]
+    assert patches._watcher not in sys.meta_path  # nothing is left of what automatic tracing waited for
+
+
+def test_automatic_tracing_knows_who_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[bool] = []
+    set_to(monkeypatch, metrics="textfile:figures.prom")
+    monkeypatch.setattr(metrics, "training_begins", lambda: began.append(auto.installed()))
+    monkeypatch.setattr(_session, "arm", _session.begin)  # the session of this test has begun
+    auto.install()
+    assert not began
+    auto.uninstall()
+    _session.begin()
+    assert began == [False]
+
+
+class NoBatches:
+    def __iter__(self) -> Iterator[list[int]]:
+        raise RuntimeError("no batches")
+
+
+def test_what_begins_ends_also_when_it_fails(watched: None) -> None:
+    seen: list[tuple[str, bool]] = []
+    kinds = "loader", "optimizer made"
+
+    def sees(kind: str) -> Callable[[bool, Any], None]:
+        return lambda begins, _: seen.append((kind, begins))
+
+    leave = [boundaries.subscribe(kind, sees(kind)) for kind in kinds]
+    with pytest.raises(RuntimeError, match="no batches"):
+        iter(torch.utils.data.DataLoader(Numbers(), batch_sampler=NoBatches()))
+    with pytest.raises(ValueError, match="empty parameter list"):
+        torch.optim.SGD([])
+    for each in leave:
+        each()
+    assert seen == [(kind, begins) for kind in kinds for begins in (True, False)]
+
+
+def test_an_optimizer_is_recorded_whatever_state_the_group_is_in(
+    watched: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> bool:
+        raise RuntimeError("the group is being destroyed")
+
+    monkeypatch.setattr(torch.distributed, "is_initialized", broken)
+    with capture() as events:
+        model_and_optimizer()
+    assert [e.name for e in events if e.cat == "dftracer"] == ["optimizer"]
+
+
+def test_the_sizes_of_types_in_torchs_record_are_torchs() -> None:
+    kinds = {kind: getattr(torch, hang.recorded_dtype(kind) or "", None) for kind in hang._TYPES}
+    known = {kind: dtype for kind, dtype in kinds.items() if dtype is not None}  # not all in older versions
+    assert len(known) >= 16
+    for kind, dtype in known.items():
+        assert hang.recorded_bytes([[2, 3], []], [kind, kind]) == 7 * dtype.itemsize
+    assert hang.recorded_bytes([[5]], ["Unheard"]) == 0
+    assert hang.recorded_dtype("Unheard") == "Unheard"
+
+
+def test_a_helper_is_not_taken_for_a_model_that_was_freed_where_it_is(watched: None) -> None:
+    model, optimizer = model_and_optimizer()
+    kind: Any = torch.nn.Linear
+    with capture() as events:
+        for x in loader():
+            helper = kind(4, 1)  # it learns for a moment, and is replaced by one that does not
+            place = id(helper)
+            optimizer.zero_grad()
+            (model(x) + helper(x)).sum().backward()
+            optimizer.step()
+        del helper
+        elsewhere = []
+        while id(teacher := kind.__new__(kind)) != place:
+            elsewhere.append(teacher)
+            assert len(elsewhere) < 100_000
+        teacher.__init__(4, 1)
+        teacher.eval()
+        for x in loader():
+            with torch.no_grad():
+                wanted = teacher(x)
+            (model(x) - wanted).pow(2).sum().backward()
+            optimizer.step()
+        auto.uninstall()
+    assert [e for e in events if e.name == "evaluate"] == []
+    assert len([e for e in events if e.name == "forward"]) == 6
+    assert weakref.getweakrefcount(teacher) == 0
 
 
 def test_two_parts_that_observe_one_function_leave_in_any_order(tmp_path: Path) -> None:

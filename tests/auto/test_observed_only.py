@@ -410,7 +410,7 @@ def test_everything_observed_is_what_it_was(tmp_path: Path) -> None:
         others = OtherProfilers(torch, lambda reason: None)
 
         def on():
-            hang.install_by_hand(torch.distributed.distributed_c10d)  # until finalize()
+            hang.watch(torch.distributed.distributed_c10d, by_hand=True)  # until finalize()
             assert auto.install()
             hooks.install()
             others.watch()
@@ -421,7 +421,7 @@ def test_everything_observed_is_what_it_was(tmp_path: Path) -> None:
             others.unwatch()
             hooks.uninstall()
             auto.uninstall()
-            hang._uninstall_by_hand()
+            hang.unwatch(by_hand=True)
 
         on()
         things = found()

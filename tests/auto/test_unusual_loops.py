@@ -17,11 +17,13 @@ import gc, itertools, os, sys
 import torch
 import torch._dynamo  # every first optimizer imports it: once for all
 from torch.utils.data import DataLoader, TensorDataset
+import dftracer.torch.loader
 
 def loader():
     return DataLoader(TensorDataset(torch.arange(12.0).reshape(6, 2)), batch_size=2)
 
 def gradients():
+    dftracer.torch.loader.id = lambda loader: 1  # each is where the one before it was freed
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for epoch in range(2):
@@ -111,6 +113,13 @@ def test_gradients_that_an_optimizer_uses_are_a_backward(seen: Seen) -> None:
         assert [e.args["step"] for e in (forward, backward, update)] == [step] * 3
         assert forward.ts < backward.ts < update.ts
     assert len(events["step"]) == 6
+
+
+def test_what_only_looks_at_gradients_is_no_epoch(seen: Seen) -> None:
+    events = seen["gradients"]
+    assert [e.args["epoch"] for e in events["epoch"]] == [0, 1]
+    assert [e.args["epoch"] for e in events["evaluate"]] == [0, 1]
+    assert [e.args["epoch"] for e in events["fetch.block"]] == [0, 0, 0, 1, 1, 1]
 
 
 def test_what_an_optimizer_steps_for_is_no_evaluation(seen: Seen) -> None:

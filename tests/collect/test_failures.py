@@ -6,8 +6,13 @@ import os
 import stat
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from dftracer.collect import _auto
+from dftracer.collect._options import Options
+from dftracer.torch import boundaries
 
 from .conftest import Runner
 
@@ -142,3 +147,22 @@ def test_nsys_absent_and_present(run: Runner, tmp_path: Path) -> None:
     text = (tmp_path / "nsys_was_called").read_text()
     assert f"--output {tmp_path / 'out' / 'nsys_3'} " in text
     assert "--capture-range cudaProfilerApi --capture-range-end stop -- " in text
+
+
+@pytest.mark.parametrize("steps", ["auto", "optimizer", "loader"])
+def test_who_no_longer_collects_hears_of_no_more_steps(monkeypatch: pytest.MonkeyPatch, steps: str) -> None:
+    def fails(options: Options) -> None:
+        raise RuntimeError("no room")
+
+    before = dict(boundaries._subscribers)
+    monkeypatch.setattr("dftracer.collect._collector.Collector", fails)
+    _auto._Driver(Options("out", steps=steps))
+    boundaries.notify("loader", True)
+    assert boundaries._subscribers == before
+    driver = _auto._Driver(Options("out", steps=steps))
+    driver.collector = SimpleNamespace(running=True, _step_is_over=lambda _: None)
+    driver._step()
+    assert boundaries._subscribers != before
+    driver.collector.running = False  # it failed, was ended by a signal, or this is a forked child
+    driver._step()
+    assert boundaries._subscribers == before

@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch")
+
+from dftracer.torch import compilations
+
 
 @pytest.fixture(scope="module")
 def compiled(run_program: Any) -> Any:
@@ -119,3 +123,23 @@ def test_recording_a_cuda_graph_of_which_torch_keeps_no_record_is_written(compil
         pytest.skip("this torch does not announce it")
     triggers = [e["args"].get("trigger") for e in compiled_under_auto.of("dynamo")]
     assert triggers.count("cudagraph_recording") == 1
+
+
+def test_times_of_torchs_records_are_laid_on_the_clock_of_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    offsets: list[int] = []
+    monkeypatch.setattr("dftracer.python.torch.clock_offset_ns", lambda: 5_000_000)
+    monkeypatch.setattr(compilations, "_metrics", lambda: [object()])
+    monkeypatch.setattr(compilations, "_write_compilation", lambda _, offset: offsets.append(offset))
+    compilations.CompileEvents().collect()
+    assert offsets == [5_000_000]
+
+
+def test_a_record_that_cannot_be_read_does_not_fail_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable() -> list[Any]:
+        raise AttributeError("metrics")
+
+    monkeypatch.setattr(compilations, "_metrics", unreadable)
+    events = compilations.CompileEvents()
+    events.pending = True
+    assert events.then_collect(len)([1, 2, 3]) == 3
+    assert not events.pending

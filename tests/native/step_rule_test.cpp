@@ -97,6 +97,57 @@ TEST(forward_is_from_the_model_to_backward_and_what_is_before_it_is_nobodys) {
   CHECK_EQ(p.events.of("train"), "10-71");  // it contains its epochs
 }
 
+TEST(a_look_at_batches_is_no_epoch) {
+  Program p;
+  p.made(1);
+  PassPtr first = loader(1), look = loader(2), second = loader(3), last = loader(4);
+  look->began = look->ready = 50;
+  last->began = last->ready = 120;
+  p.fetch(first, 10, 20);
+  p.train(30);
+  p.rule.loader_ended(first, 40, 41);
+  p.fetch(look, 50, 60);  // with gradients on, as those that train
+  p.rule.loader_ended(look, 70, 71);
+  p.fetch(second, 80, 90);
+  p.train(100);
+  p.rule.loader_ended(second, 110, 111);
+  p.fetch(last, 120, 130);
+  p.rule.loader_ended(last, 140, 141);
+  p.rule.finish(150, "");
+  CHECK_EQ(p.events.of("block"), "20-40,\"step\":0,\"epoch\":0; 90-110,\"step\":1,\"epoch\":1");
+  CHECK_EQ(p.events.of("evaluate"), "50-71,\"epoch\":0; 120-141,\"epoch\":1");
+  CHECK_EQ(p.events.of("epoch"), "10-41,\"epoch\":0; 80-111,\"epoch\":1");
+}
+
+TEST(training_begins_after_a_look_at_its_batches) {
+  Program p;
+  p.made(1);
+  PassPtr look = loader(1), of = loader(1);
+  p.fetch(look, 10, 20);
+  look->died = 25;
+  p.fetch(of, 30, 40);
+  p.train(50);
+  p.rule.loader_ended(of, 60, 61);
+  p.rule.finish(70, "");
+  CHECK_EQ(p.events.of("block"), "40-60,\"step\":0,\"epoch\":0");
+  CHECK_EQ(p.events.of("epoch"), "30-61,\"epoch\":0");
+  CHECK_EQ(p.events.of("train"), "30-61");
+}
+
+TEST(a_program_that_counts_its_epochs_may_look_at_batches) {
+  Program p;
+  p.made(1);
+  PassPtr look = loader(1), of = loader(2);
+  p.fetch(look, 10, 20);
+  p.rule.numbered(-1, 5);
+  p.rule.loader_ended(look, 30, 31);
+  p.fetch(of, 40, 50);
+  p.train(60);
+  p.rule.loader_ended(of, 70, 71);
+  p.rule.finish(80, "");
+  CHECK_EQ(p.events.of("block"), "50-70,\"step\":0,\"epoch\":5");
+}
+
 TEST(the_program_may_number_its_steps_itself) {
   Program once;  // a resumed training says where it goes on
   once.made(1);
@@ -212,6 +263,28 @@ TEST(a_teacher_belongs_to_forward) {
   CHECK_EQ(p.events.of("evaluate"), "");
   CHECK_EQ(p.events.of("forward"),
            "25-32,\"step\":0,\"epoch\":0; 125-132,\"step\":1,\"epoch\":0; 225-232,\"step\":2,\"epoch\":0");
+}
+
+TEST(a_model_is_not_taken_for_one_that_was_at_its_address) {
+  Program p;
+  p.made(1);
+  PassPtr of = loader(1);
+  p.fetch(of, 10, 20);
+  auto gone = std::make_shared<std::atomic<bool>>(false);
+  p.call(21, 22, true, 5);
+  CHECK_EQ(p.rule.model_is_new(), true);
+  p.rule.follow_model(5, gone);
+  p.call(23, 24, true, 5);
+  CHECK_EQ(p.rule.model_is_new(), false);
+  p.train(30);
+  *gone = true;
+  p.fetch(of, 40, 50);
+  p.call(52, 53, false, 5, true);  // made for this step: it helps
+  p.train(60);
+  p.rule.loader_ended(of, 70, 71);
+  p.rule.finish(80, "");
+  CHECK_EQ(p.events.of("evaluate"), "");
+  CHECK_EQ(p.events.of("forward"), "21-32,\"step\":0,\"epoch\":0; 52-62,\"step\":1,\"epoch\":0");
 }
 
 TEST(without_a_loader_a_few_calls_are_a_teacher_and_many_an_evaluation) {

@@ -46,6 +46,9 @@ class Event:
         assert not Pool.capturing, "asked during a capture"
         return self.device.now >= self.passes
 
+    def synchronize(self) -> None:
+        self.device.now = max(self.device.now, self.passes)
+
     def elapsed_time(self, other: Event) -> float:
         # As CUDA gives it: milliseconds in 32 bits.
         return float(struct.unpack("f", struct.pack("f", (other.passes - self.passes) / 1e6))[0])
@@ -75,6 +78,10 @@ class Pool:
             self.made += 1
         event.record()
         return event
+
+    def synchronize(self, device: int) -> None:
+        assert not Pool.capturing, "waited for during a capture"
+        self._device.now = max(self._device.now, self._device.free)
 
     def give_back(self, device: int, event: Event) -> None:
         self._free.append(event)

@@ -57,6 +57,9 @@ BACKWARDS = {
     # `torch` alone listens to torch's compiler, also for the backends that are annotations.
     ("python/dynamo/__init__.py", "dftracer.torch.compilations.compile_events"),
     ("python/dynamo/_graphs.py", "dftracer.torch.compilations.compile_events"),
+    # A graph's time on the device is measured with the guards of all times there.
+    ("python/dynamo/_graphs.py", "dftracer.torch.device.TorchPool"),
+    ("python/dynamo/_graphs.py", "dftracer.torch.patches.safely"),
     # The former name of the generator of traces.
     ("load/synthetic.py", "dftracer.testing.synthetic.Process"),
     ("load/synthetic.py", "dftracer.testing.synthetic.Run"),

@@ -13,9 +13,9 @@ never recorded twice. Nothing here imports torch: hooks are installed when the p
 
 An adapter of a framework is a module with `NAME` (as users call the framework) and `install(module,
 patches)`, where `patches` can undo every change; it is installed when the program imports the framework. It
-tells the step rule what it knows through `dftracer._core.training()`: the calls there (`step_begins`,
-`step_ends`, `evaluation_begins`, `forward_begins` ...) replace, for as long as they are made, what the rule
-would have inferred.
+tells the step rule what it knows through `dftracer._core.training()`: the calls there (`step_ends`,
+`evaluation_begins`, `forward_begins` ...) replace, for as long as they are made, what the rule would have
+inferred.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import sys
 from dftracer import _session
 from dftracer._session import before_finalize
 from dftracer.torch import boundaries
-from dftracer.torch.patches import Patches, stop_waiting
+from dftracer.torch.patches import Patches
 
 # Every traced interpreter imports this before the program begins: slow imports happen on first use.
 TYPE_CHECKING = False
@@ -77,8 +77,8 @@ def install() -> bool:
     """Watch torch, once it is imported, and its frameworks; returns whether anything is recorded."""
     if not _session.SETTINGS.enable:
         return False
-    _session.arm()
     watch()
+    _session.arm()
     return True
 
 
@@ -101,7 +101,6 @@ def uninstall() -> None:
     global _patches  # noqa: PLW0603
     if _patches is None:
         return
-    stop_waiting()
     _patches.undo_all()
     _patches = None
     finish()

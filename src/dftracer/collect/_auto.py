@@ -51,14 +51,14 @@ class _Driver:
         self._thread = 0  # whose steps these are
         self._optimizer: weakref.ref[Any] | None = None
         self._batches = 0
-        for kind in ("loader", "optimizer made"):
-            boundaries.subscribe(kind, self._training_begins)
+        signs = ("loader", "optimizer made")
+        self._unsubscribe = [boundaries.subscribe(kind, self._training_begins) for kind in signs]
         kind, subscriber = {
             "auto": ("step", self._step_is_over),
             "optimizer": ("optimizer", self._optimizer_stepped),
             "loader": ("batch", self._batch),
         }[options.steps]
-        boundaries.subscribe(kind, subscriber)
+        self._unsubscribe.append(boundaries.subscribe(kind, subscriber))
 
     def _training_begins(self, begins: bool, _: object) -> None:
         if not begins or self.collector is not None or self._failed or _is_worker():
@@ -76,6 +76,7 @@ class _Driver:
         from dftracer import auto  # noqa: PLC0415
 
         auto.finish()  # the last step may be known to be over only now
+        self._leave()
         self.collector.close()
 
     def _step_is_over(self, begins: bool, number: int) -> None:
@@ -104,12 +105,19 @@ class _Driver:
         if self.collector is not None and not self._failed:
             try:
                 self.collector._step_is_over(number)
+                if not self.collector.running:
+                    self._leave()
             except Exception as error:
                 self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         self._failed = True
+        self._leave()
         _messages.always(f"collect: nothing is collected: {type(error).__name__}: {error}")
+
+    def _leave(self) -> None:
+        while self._unsubscribe:
+            self._unsubscribe.pop()()
 
 
 def _is_worker() -> bool:

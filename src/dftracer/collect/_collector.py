@@ -142,19 +142,24 @@ class Collector:
         with self._contain_errors():
             self._begin()
 
+    @property
+    def running(self) -> bool:
+        """Whether it has begun in this process, and neither ended nor failed."""
+        return self._state == "on" and os.getpid() == self._pid
+
     def step(self) -> None:
         """The step that runs has ended; the next one begins."""
         self._step_is_over()
 
     def _step_is_over(self, number: int | None = None) -> None:
         """The same, if it is known which number the step has."""
-        if self._state == "on" and os.getpid() == self._pid:
+        if self.running:
             with self._contain_errors():
                 self._end_step(self._step if number is None else number)
 
     def close(self, reason: str | None = None) -> None:
         """End the collection; a window that is open is kept."""
-        if self._state == "on" and os.getpid() == self._pid:
+        if self.running:
             self._state = "closing"
             with self._contain_errors():
                 self._close(reason)

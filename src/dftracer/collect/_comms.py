@@ -27,6 +27,7 @@ from dftracer.torch.collectives import (
     listen,
     unlisten,
 )
+from dftracer.torch.hang import recorded_bytes, recorded_dtype
 from dftracer.torch.tensors import size_of
 
 _BELOW = {
@@ -41,14 +42,6 @@ _BELOW = {
     "_reduce_scatter_base": "reduce_scatter",
     "_reduce_scatter_tensor": "reduce_scatter",
 }
-_BYTES = {
-    "Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Int": 4, "Long": 8, "Short": 2, "Char": 1, "Byte": 1,
-    "Bool": 1, "ComplexFloat": 8, "ComplexDouble": 16, "Float8_e4m3fn": 1, "Float8_e5m2": 1,
-}  # fmt: skip
-_DTYPE = {
-    "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Int": "int32",
-    "Long": "int64", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool",
-}  # fmt: skip
 _POLL_AFTER = 1000  # collectives; torch keeps the last 2000
 _LIMIT = 2_000_000
 # NCCL keeps a recorder of its own beside the one of the other backends.
@@ -214,15 +207,15 @@ class Comms(Plugin):
         if entry.get("is_p2p") or (names[0], sequence, kind) in self.records:
             return
         group = groups.get(names[0], {})
-        sent = _flight_size(entry.get("input_sizes"), entry.get("input_dtypes"))
-        received = _flight_size(entry.get("output_sizes"), entry.get("output_dtypes"))
+        sent = recorded_bytes(entry.get("input_sizes"), entry.get("input_dtypes"))
+        received = recorded_bytes(entry.get("output_sizes"), entry.get("output_dtypes"))
         dtype = (entry.get("input_dtypes") or [None])[0]
         start_ns = int(entry.get("time_created_ns") or 0)
         done_ns = entry.get("time_discovered_completed_ns")
         self._keep(
             {
                 "type": kind,
-                "dtype": _DTYPE.get(dtype, dtype),
+                "dtype": recorded_dtype(dtype),
                 "bytes": sent or received,
                 "in_bytes": sent,
                 "out_bytes": received,
@@ -301,13 +294,3 @@ def _pair(records: list[dict[str, Any]], events: list[tuple[float, float]]) -> N
         record["op_dur_us"] = duration
         if record["source"] == "backend":
             record["dur_us"] = duration
-
-
-def _flight_size(sizes: Any, dtypes: Any) -> int:
-    total = 0
-    for size, dtype in zip(sizes or (), dtypes or (), strict=False):
-        count = 1
-        for extent in size:
-            count *= int(extent)
-        total += count * _BYTES.get(dtype, 0)
-    return total

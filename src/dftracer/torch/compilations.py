@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -124,17 +123,24 @@ class CompileEvents:
 
     def collect(self) -> None:
         """Write what is new since the last time."""
+        from dftracer.python.torch import clock_offset_ns  # noqa: PLC0415 - there is a backend of ours
+
         with self._lock:
             self.pending = False
             self.collect_breaks()
             current = _metrics()
             seen = {id(one) for one in self._seen_metrics}
-            offset = _core.time_ns() - time.time_ns()
+            offset = clock_offset_ns()
             for one in current:
                 if id(one) not in seen and str(getattr(one, "compile_id", "")) not in self._written_ids:
                     _write_compilation(one, offset)
             # Holding the objects keeps their ids from being used again.
             self._seen_metrics = current
+
+    def collect_pending(self) -> None:
+        """The same inside the program, once after a compilation."""
+        if self.pending:
+            safely(self.collect)
 
     def collect_breaks(self) -> None:
         """Write graph breaks; called while the compilation that caused them is still running."""
@@ -150,8 +156,7 @@ class CompileEvents:
         """A boxed graph whose first run after a compilation writes that compilation."""
 
         def run(inputs: list[Any]) -> Any:
-            if self.pending:
-                self.collect()
+            self.collect_pending()
             return graph(inputs)
 
         run._boxed_call = True  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ from typing import Any
 from dftracer import _core
 from dftracer._core import training
 from dftracer.torch.boundaries import notify
+from dftracer.torch.collectives import distributed
 from dftracer.torch.patches import Patches, hide_from_dynamo, is_being_imported, safely
 from dftracer.torch.rule import ANY_OPTIMIZER, now
 
@@ -72,10 +73,12 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
                 return
             _core.no_optimizer(False)
             notify("optimizer made", True, args[0] if args else None)
-            original(*args, **kwargs)
-            safely(lambda: training().optimizer_made())
-            safely(_optimizer_made)
-            notify("optimizer made", False, args[0] if args else None)
+            try:
+                original(*args, **kwargs)
+                safely(lambda: training().optimizer_made())
+                safely(_optimizer_made)
+            finally:
+                notify("optimizer made", False, args[0] if args else None)
 
         return init
 
@@ -87,9 +90,9 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
 def _optimizer_made() -> None:
     """An optimizer created after steps begins another training. By then torch knows which rank this is."""
     facts = {"auto": 1, "imported_us": _IMPORTED_US}
-    distributed: Any = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        facts |= {"rank": distributed.get_rank(), "world_size": distributed.get_world_size()}
+    groups = distributed()
+    if groups is not None:
+        facts |= {"rank": groups.get_rank(), "world_size": groups.get_world_size()}
     _core.log_event("optimizer", "dftracer", now(), 0, facts)
 
 

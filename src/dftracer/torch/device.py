@@ -135,6 +135,10 @@ class TorchPool:
         self._streams[key] = stream
         return stream
 
+    def synchronize(self, device: int) -> None:
+        """Wait for the device."""
+        self._cuda.synchronize(device)
+
     def give_back(self, device: int, event: Any) -> None:
         self._free.setdefault(device, []).append(event)
 

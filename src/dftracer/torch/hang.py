@@ -8,6 +8,7 @@ takes the interpreter lock for up to 30 ms.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -22,31 +23,71 @@ from dftracer.torch.patches import Patches, safely
 # Arguments of `_core.busy_begins` and `_core.busy_ends`, in the order of `Busy` in record/progress.hpp.
 COLLECTIVE, BARRIER, CHECKPOINT, COMPILE, _GROUP = range(5)
 
-_SIZES = {
-    **dict.fromkeys(("Byte", "Char", "Bool"), 1),
-    **dict.fromkeys(("Short", "Half", "BFloat16"), 2),
-    **dict.fromkeys(("Long", "Double", "ComplexFloat"), 8),
-    "ComplexDouble": 16,
-}
+# The types of tensors as torch's flight recorder spells them: bytes of an item, and torch's own name.
+_TYPES = {
+    "Byte": (1, "uint8"), "Char": (1, "int8"), "Bool": (1, "bool"), "Short": (2, "int16"), "UInt16": (2, "uint16"),
+    "Int": (4, "int32"), "UInt32": (4, "uint32"), "Long": (8, "int64"), "UInt64": (8, "uint64"),
+    "Half": (2, "float16"), "BFloat16": (2, "bfloat16"), "Float": (4, "float32"), "Double": (8, "float64"),
+    "ComplexHalf": (4, "complex32"), "ComplexFloat": (8, "complex64"), "ComplexDouble": (16, "complex128"),
+    "Float8_e4m3fn": (1, "float8_e4m3fn"), "Float8_e4m3fnuz": (1, "float8_e4m3fnuz"),
+    "Float8_e5m2": (1, "float8_e5m2"), "Float8_e5m2fnuz": (1, "float8_e5m2fnuz"),
+    "Float8_e8m0fnu": (1, "float8_e8m0fnu"),
+}  # fmt: skip
 _registered = _fork_hooks_set = False
-_by_hand: Patches | None = None
+# Who asked for the watch: the session, whose annotations are progress (True), automatic tracing (False).
+_asked: set[bool] = set()
+_joins: Patches | None = None
 
 
 def install(torch: ModuleType, patches: Patches) -> None:
     """Watch from the first step on, or from the moment the process joins a group."""
-    global _registered  # noqa: PLW0603 - one per process
-    seconds = _session.SETTINGS.hang_s
-    if not seconds or _may_pause():
+    distributed: Any = getattr(torch, "distributed", None)
+    available = distributed is not None and distributed.is_available()
+    watch(distributed.distributed_c10d if available else None, by_hand=False)
+    patches.on_undo(lambda: unwatch(by_hand=False))
+
+
+def watch(groups: ModuleType | None, *, by_hand: bool) -> None:
+    """Watch for automatic tracing, or a program that is annotated by hand until the end of its session.
+
+    `groups` is torch.distributed.distributed_c10d. Of a program that is annotated by hand nothing else of
+    torch is observed: progress is seen from what it records.
+    """
+    global _joins, _registered  # noqa: PLW0603 - one watch per process
+    if not _session.SETTINGS.hang_s or _may_pause() or by_hand in _asked:
         return
     if not _registered:
         _registered = True
-        before_finalize(_core.stop_describing_hangs)
+        before_finalize(_session_ends)
     pause_threads_around_fork()
-    _core.watch_hangs(seconds, describe, _is_a_rank())
-    patches.on_undo(lambda: _core.watch_hangs(0, describe, False))
-    distributed: Any = getattr(torch, "distributed", None)
-    if distributed is not None and distributed.is_available():
-        patches.around(distributed.distributed_c10d, "init_process_group", _joining)
+    _asked.add(by_hand)
+    _set_watch(at_once=not by_hand and _is_a_rank())
+    if groups is not None and _joins is None:
+        _joins = Patches()
+        _joins.around(groups, "init_process_group", _joining)
+        if groups.is_initialized():
+            _joined()
+
+
+def unwatch(*, by_hand: bool) -> None:
+    """Stop, unless the other one has asked, too."""
+    global _joins  # noqa: PLW0603
+    if by_hand not in _asked:
+        return
+    _asked.remove(by_hand)
+    if not _asked and _joins is not None:
+        _joins.undo_all()
+        _joins = None
+    _set_watch()
+
+
+def _set_watch(at_once: bool = False) -> None:
+    _core.watch_hangs(_session.SETTINGS.hang_s if _asked else 0, describe, at_once, _asked == {True})
+
+
+def _session_ends() -> None:
+    unwatch(by_hand=True)
+    _core.stop_describing_hangs()
 
 
 def pause_threads_around_fork() -> None:
@@ -55,33 +96,6 @@ def pause_threads_around_fork() -> None:
     if not _fork_hooks_set and sys.version_info >= (3, 12):
         _fork_hooks_set = True
         os.register_at_fork(before=_core.pause_threads, after_in_parent=_core.resume_threads)
-
-
-def install_by_hand(groups: ModuleType) -> None:
-    """Watch a program that is annotated by hand, from the moment it joins a group.
-
-    `groups` is torch.distributed.distributed_c10d. Nothing else of torch is observed: progress is
-    seen from what the program records.
-    """
-    global _by_hand  # noqa: PLW0603 - one per process
-    if _by_hand is not None or _may_pause():
-        return
-    _by_hand = Patches()
-    pause_threads_around_fork()
-    _core.watch_hangs(_session.SETTINGS.hang_s, describe, False, True)
-    _by_hand.on_undo(lambda: _core.watch_hangs(0, describe, False))
-    _by_hand.around(groups, "init_process_group", _joining)
-    before_finalize(_uninstall_by_hand)
-    if groups.is_initialized():
-        _joined()
-
-
-def _uninstall_by_hand() -> None:
-    global _by_hand  # noqa: PLW0603
-    _core.stop_describing_hangs()
-    if _by_hand is not None:
-        _by_hand.undo_all()
-        _by_hand = None
 
 
 def _joining(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -186,19 +200,22 @@ def _collective(entry: dict[str, Any]) -> dict[str, Any]:
         "group": str(group[0]),
         "seq": entry.get("p2p_seq_id" if message else "collective_seq_id"),
         "op": str(entry.get("profiling_name", "")).rpartition(":")[2],
-        "bytes": _bytes(entry),
+        "bytes": recorded_bytes(entry.get("input_sizes"), entry.get("input_dtypes")),
         "since_us": (entry.get("time_created_ns") or 0) // 1000,
     }
 
 
-def _bytes(entry: dict[str, Any]) -> int:
+def recorded_bytes(sizes: Any, types: Any) -> int:
+    """The size of tensors in torch's record; 0 for those of an unknown type."""
     total = 0
-    for size, kind in zip(entry.get("input_sizes", ()), entry.get("input_dtypes", ()), strict=False):
-        n = _SIZES.get(kind, 4)
-        for each in size:
-            n *= each
-        total += n
+    for size, kind in zip(sizes or (), types or (), strict=False):
+        total += math.prod(size) * _TYPES.get(kind, (0, ""))[0]
     return total
+
+
+def recorded_dtype(kind: str | None) -> str | None:
+    """A type of torch's record under torch's own name."""
+    return _TYPES[kind][1] if kind in _TYPES else kind
 
 
 def _number(value: Any) -> int | None:

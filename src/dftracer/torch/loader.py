@@ -12,6 +12,7 @@ which the events of workers carry.
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 import weakref
 from collections.abc import Callable
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 _passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
 
+# Loaders are told apart by numbers: `for batch in make_loader():` keeps none, and the next may get its address.
+_numbers = itertools.count(1)
+_numbered: dict[int, tuple[weakref.ref[Any], int]] = {}  # by address: what is there, and its number
+
 
 # --- The loop that reads batches: where one is awaited, and which worker made it
 
@@ -45,12 +50,14 @@ def install(module: ModuleType, patches: Patches) -> None:
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def loader_iter(self: Any) -> Any:
             notify("loader", True)
-            if vars(self).get("num_workers"):
-                safely(count_samples)
-            began = now()
-            iterator = original(self)
-            safely(_began, self, iterator, began)
-            notify("loader", False)
+            try:
+                if vars(self).get("num_workers"):
+                    safely(count_samples)
+                began = now()
+                iterator = original(self)
+                safely(_began, self, iterator, began)
+            finally:
+                notify("loader", False)
             return iterator
 
         return loader_iter
@@ -62,13 +69,23 @@ def install(module: ModuleType, patches: Patches) -> None:
     _watch_making(module, patches)
 
 
+def _number_of(loader: Any) -> int:
+    address = id(loader)
+    known = _numbered.get(address)
+    if known is not None and known[0]() is loader:
+        return known[1]
+    number = next(_numbers)
+    _numbered[address] = weakref.ref(loader, lambda _: _numbered.pop(address, None)), number
+    return number
+
+
 def _began(loader: Any, iterator: Any, began: int) -> None:
     before = _passes.get(iterator)  # persistent workers: the same iterator begins again
     restarts = 0
     if before is not None:
         before.iterator = None
         restarts = before.restarts + 1
-    loader_pass = Pass(id(loader), began, now(), restarts)
+    loader_pass = Pass(_number_of(loader), began, now(), restarts)
     if vars(loader).get("persistent_workers"):
         loader_pass.of_iterator(iterator)
     else:
@@ -79,7 +96,7 @@ def _began(loader: Any, iterator: Any, began: int) -> None:
 def _pass_of(iterator: Any) -> Pass:
     loader_pass = _passes.get(iterator)
     if loader_pass is None:
-        loader_pass = _passes[iterator] = Pass(id(iterator), 0, 0)
+        loader_pass = _passes[iterator] = Pass(next(_numbers), 0, 0)
         loader_pass.follow(iterator)
     return loader_pass
 

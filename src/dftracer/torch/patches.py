@@ -140,6 +140,7 @@ class Patches:
                 install(module, self)
 
         when_imported(name, callback)
+        self._undo.append(lambda: stop_waiting(name, callback))
 
     def on_undo(self, undo: Callable[[], None]) -> None:
         """Register another undo action."""
@@ -275,10 +276,15 @@ def when_imported(name: str, callback: ImportCallback) -> None:
         sys.meta_path.insert(0, _watcher)
 
 
-def stop_waiting() -> None:
-    """Stop waiting for all modules."""
-    _callbacks.clear()
-    _remove_watcher()
+def stop_waiting(name: str, callback: ImportCallback) -> None:
+    """Do not call it, if that has not happened."""
+    waiting = _callbacks.get(name, [])
+    if callback in waiting:
+        waiting.remove(callback)
+        if not waiting:
+            del _callbacks[name]
+    if not _callbacks:
+        _remove_watcher()
 
 
 def _remove_watcher() -> None:

@@ -6,16 +6,17 @@ Imports torch, so that it is imported only once something is compiled.
 from __future__ import annotations
 
 import functools
+import os
 import re
-import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import fx
 
-from dftracer import _core
+from dftracer import _core, _messages
 from dftracer._session import before_finalize
 from dftracer.python.dynamo._description import (
     GradRegions,
@@ -26,8 +27,11 @@ from dftracer.python.dynamo._description import (
 )
 from dftracer.python.torch import device_lane
 from dftracer.torch.compilations import compile_events
+from dftracer.torch.device import TorchPool
+from dftracer.torch.patches import safely
 
 _CATEGORY = "dynamo"
+_T = TypeVar("_T")
 
 
 # --- Each operation of a graph as an event: AOTAutograd's forward and backward graphs, run as they are
@@ -254,8 +258,7 @@ def compile_whole_graph(
     forward_device = _device_args(args)
 
     def run(*inputs: Any) -> Any:
-        if compile_events.pending:
-            compile_events.collect()
+        compile_events.collect_pending()
         if not span.enabled:
             return compiled(*inputs)
         if device is None:
@@ -265,8 +268,9 @@ def compile_whole_graph(
             with span:
                 timing = device.start()
                 outputs = compiled(*inputs)
-                timing.stop("graph.forward.device", _CATEGORY, forward_device)
-        backward.follow(outputs)
+                if timing is not None:
+                    timing.stop("graph.forward.device", _CATEGORY, forward_device)
+        safely(backward.follow, outputs)
         return outputs
 
     return run
@@ -307,8 +311,7 @@ class _Backward:
                 timing.stop("graph.backward.device", _CATEGORY, self._device_args)
             if self._root.enabled:
                 _core.log_event("graph.backward", _CATEGORY, start, _core.time_ns() - start, self._args)
-            if compile_events.pending:
-                compile_events.collect()
+            compile_events.collect_pending()
 
         node.register_prehook(before)
         node.register_hook(after)
@@ -317,6 +320,9 @@ class _Backward:
 # --- Time on a CUDA device, measured by events in the stream
 
 _Finished = tuple[Any, Any, int, str, str, dict[str, Any]]
+_LOCK_S = 0.1
+_PATIENCE_NS = 5_000_000_000  # for the device at the end of the trace: it may hang
+_NAP_S = 0.001
 
 
 class DeviceSpan:
@@ -324,16 +330,13 @@ class DeviceSpan:
 
     __slots__ = ("_clock", "_device", "_start")
 
-    def __init__(self, clock: GraphClock, device: int) -> None:
+    def __init__(self, clock: GraphClock, device: int, start: Any) -> None:
         self._clock = clock
         self._device = device
-        self._start = torch.cuda.Event(enable_timing=True)
-        self._start.record()
+        self._start = start
 
     def stop(self, name: str, category: str, args: dict[str, Any]) -> None:
-        end = torch.cuda.Event(enable_timing=True)
-        end.record()
-        self._clock.finish((self._start, end, self._device, name, category, args))
+        self._clock.finish(self._start, self._device, name, category, args)
 
 
 class GraphClock:
@@ -343,60 +346,105 @@ class GraphClock:
     aligns its clock with the trace's (`dftracer.torch.device`, which runs unasked, never waits and gives bounds).
     Later events are measured from the latest one known: CUDA gives distances as 32-bit floats, which are exact
     only when short.
+
+    All of this runs inside the program's calls: an error ends the measurements, not the call, and nothing is
+    recorded or asked while a CUDA graph is captured, which that would break.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        pool: Any = None,
+        now: Callable[[], int] = _core.time_ns,
+        nap: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._pool, self._now, self._nap = pool, now, nap
+        self._failed = False
         self._anchors: dict[int, tuple[Any, int]] = {}
         self._waiting: deque[_Finished] = deque()
-        self._lock = threading.Lock()
 
-    def start(self) -> DeviceSpan:
-        device = torch.cuda.current_device()
-        if device not in self._anchors:
-            self._tie(device)
-        return DeviceSpan(self, device)
+    def start(self) -> DeviceSpan | None:
+        """None where the device may not be touched now."""
+        return self._touch(self._start)
 
-    def _tie(self, device: int) -> None:
-        with self._lock:
-            if not self._anchors:
-                before_finalize(self.drain)
-            anchor = torch.cuda.Event(enable_timing=True)
-            torch.cuda.synchronize(device)
-            before = _core.time_ns()
-            anchor.record()
-            anchor.synchronize()
-            self._anchors[device] = (anchor, (before + _core.time_ns()) // 2)
-
-    def finish(self, span: _Finished) -> None:
-        """Accept a span whose end is in the stream, and write those the device has passed."""
-        self._waiting.append(span)
-        self._write(wait=False)
+    def finish(self, start: Any, device: int, name: str, category: str, args: dict[str, Any]) -> None:
+        """The span that began with `start` ends here in the stream; write those the device has passed."""
+        self._touch(lambda pool: self._finish(pool, start, device, name, category, args))
 
     def drain(self) -> None:
-        """Wait for the device and write the rest; only at the end of the trace."""
-        self._write(wait=True)
+        """Write the rest, at the end of the trace; what the device does not pass in time is not written."""
+        until = self._now() + _PATIENCE_NS
+        self._touch(self._write)
+        while self._waiting and not self._failed and self._now() < until:
+            self._nap(_NAP_S)
+            self._touch(self._write)
+        self._waiting.clear()
 
-    def _write(self, wait: bool) -> None:
-        with self._lock:
-            while self._waiting:
-                start, end, device, name, category, args = self._waiting[0]
-                if wait:
-                    end.synchronize()
-                elif not end.query():
-                    return
-                self._waiting.popleft()
-                anchor, anchor_ns = self._anchors[device]
-                start_ns = anchor_ns + round(anchor.elapsed_time(start) * 1e6)
-                duration = round(start.elapsed_time(end) * 1e6)
-                self._anchors[device] = (start, start_ns)
-                _core.log_event(
-                    name,
-                    category,
-                    start_ns,
-                    duration,
-                    {**args, "device_index": device, "dur_ns": duration},
-                    device_lane(device, 0),
-                )
+    def _touch(self, action: Callable[[Any], _T]) -> _T | None:
+        if self._failed:
+            return None
+        try:
+            pool = self._pool
+            if pool is None:
+                pool = self._pool = TorchPool(torch)
+            # A capture that begins waits for this lock. Whoever is called in the middle of this goes without.
+            if not pool.lock.acquire(timeout=_LOCK_S):
+                return None
+            try:
+                return action(pool) if pool.may_touch() else None
+            finally:
+                pool.lock.release()
+        except Exception as error:
+            self._failed = True
+            _messages.warn(f"device times of graphs disabled: {type(error).__name__}: {error}")
+            return None
+
+    def _start(self, pool: Any) -> DeviceSpan:
+        device = pool.device()
+        if device not in self._anchors:
+            self._tie(pool, device)
+        return DeviceSpan(self, device, pool.record(device))
+
+    def _tie(self, pool: Any, device: int) -> None:
+        if not self._anchors:
+            before_finalize(self.drain)
+            os.register_at_fork(after_in_child=self._forget)
+        pool.give_back(device, pool.record(device))  # so that nothing is made between the two times
+        pool.synchronize(device)
+        before = self._now()
+        anchor = pool.record(device)
+        anchor.synchronize()
+        self._anchors[device] = (anchor, (before + self._now()) // 2)
+
+    def _finish(
+        self, pool: Any, start: Any, device: int, name: str, category: str, args: dict[str, Any]
+    ) -> None:
+        self._waiting.append((start, pool.record(device), device, name, category, args))
+        self._write(pool)
+
+    def _write(self, pool: Any) -> None:
+        while self._waiting and self._waiting[0][1].query():
+            start, end, device, name, category, args = self._waiting.popleft()
+            anchor, anchor_ns = self._anchors[device]
+            start_ns = anchor_ns + round(anchor.elapsed_time(start) * 1e6)
+            duration = round(start.elapsed_time(end) * 1e6)
+            self._anchors[device] = (start, start_ns)
+            pool.give_back(device, anchor)
+            pool.give_back(device, end)
+            _core.log_event(
+                name,
+                category,
+                start_ns,
+                duration,
+                {**args, "device_index": device, "dur_ns": duration},
+                device_lane(device, 0),
+            )
+
+    def _forget(self) -> None:
+        """A forked child must not touch the device of its parent: even destroying an event there aborts it."""
+        if self._anchors:
+            _core.keep_forever((self._pool, self._anchors, self._waiting))
+            self._pool, self._anchors, self._waiting = None, {}, deque()
+            self._failed = True
 
 
 device_clock = GraphClock()
