@@ -8,11 +8,11 @@ import time
 from typing import NamedTuple
 
 from dftracer import _config, _core, _session
+from dftracer.format.members import ROW_FLAGS
 
 # Of a step's time, what is not progress: waiting for a batch or making it, saving.
 _NOT_PRODUCTIVE = ("fetch_wait", "read", "preprocess", "collate", "checkpoint")
 _NOT_STAGES = ("wall_us", "device_busy_us", "evaluation_us")
-_DEVICE_SEEN = 256  # a flag of step rows (native/format/step_row.hpp)
 
 
 class Figures(NamedTuple):
@@ -144,7 +144,7 @@ def read() -> Figures:
         samples=sums.get("samples", 0),
         seconds=sums.get("wall_us", 0) / 1e6,
         stages=stages,
-        busy=sums["device_busy_us"] / 1e6 if last and last["flags"] & _DEVICE_SEEN else None,
+        busy=sums["device_busy_us"] / 1e6 if last and last["flags"] & ROW_FLAGS["device"] else None,
         step=max(0, last.get("step", 0)),
         ended=None if end is None else end / 1e6,
         age=_age(),
