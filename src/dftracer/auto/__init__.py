@@ -88,7 +88,9 @@ def watch() -> None:
     if _patches is not None:
         return
     if "dftracer.python" in sys.modules:  # annotations of an earlier session do not count
-        __import__("dftracer.torch.rule", fromlist=["*"]).forget_annotations()
+        from dftracer.torch.rule import forget_annotations  # noqa: PLC0415 - only where there are any
+
+        forget_annotations()
     _patches = Patches()
     _patches.when_imported("torch", _on_torch_import)
     # Not after torch: a framework that imports it is in the middle of its own import then.
