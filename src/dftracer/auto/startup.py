@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
+_OFF = ("", "off", "0", "false", "no")  # as the settings read them, which are not loaded for these
 _begun = False
 
 
@@ -16,7 +17,7 @@ def begin() -> None:
     """Once per process."""
     global _begun  # noqa: PLW0603
     wanted = os.environ.get("DFTRACER_AUTO", "").strip().lower()
-    if _begun or wanted in ("", "off", "0", "false", "no"):
+    if _begun or wanted in _OFF:
         return
     _begun = True
     try:
