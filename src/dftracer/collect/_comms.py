@@ -16,6 +16,7 @@ from typing import Any
 
 from dftracer import _core
 from dftracer.collect._plugins import Context, Plugin
+from dftracer.format.records import COLLECTIVES_LANE
 from dftracer.torch import collectives
 from dftracer.torch.collectives import EVENT, Call, counts_messages, issued_by, listen, unlisten
 
@@ -248,7 +249,7 @@ class Comms(Plugin):
             if record["source"] != "backend":
                 continue
             if lane is None:
-                lane = 1 << 30
+                lane = COLLECTIVES_LANE
                 _core.log_metadata("thread_name", "collectives issued below Python", str(lane), lane)
             args = {key: record[key] for key in ("dtype", "bytes", "group", "seq", "async", "step")}
             args["ranks"] = len(record["ranks"])
