@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dftracer import _config, _messages
-from dftracer._config import CHOICE_ALIASES, SETTINGS, Settings, load_settings
-from dftracer.auto import startup
+from dftracer._config import SETTINGS, Settings, load_settings
 
 
 @pytest.fixture(autouse=True)
@@ -232,8 +231,3 @@ def test_ranks_come_from_the_launcher(
 ) -> None:
     rank = _config.rank_info(environ)
     assert (rank.rank, rank.local_rank, rank.world_size, rank.source) == expected
-
-
-def test_what_turns_automatic_tracing_off_is_known_before_the_settings_are_read() -> None:
-    off = {word.lower() for word, choice in CHOICE_ALIASES.items() if choice == "OFF"}
-    assert set(startup._OFF) == off | {"", "off"}

@@ -73,6 +73,19 @@ def training_state() -> Training | None:
     return training()
 
 
+def begin() -> None:
+    """What every Python process does first where DFTRACER_AUTO is set.
+
+    `dftracer_auto.pth` in the site directory calls this; `dftracer run` has its own sitecustomize call it too,
+    for installations whose .pth files nobody reads (PYTHONPATH, `pip --target`).
+    """
+    try:
+        if _session.SETTINGS.auto == "TORCH":
+            install()
+    except Exception as error:  # the program must start whatever happens here
+        sys.stderr.write(f"dftracer: automatic tracing is off: {type(error).__name__}: {error}\n")
+
+
 def install() -> bool:
     """Watch torch, once it is imported, and its frameworks; returns whether anything is recorded."""
     if not _session.SETTINGS.enable:
