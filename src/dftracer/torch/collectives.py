@@ -332,7 +332,7 @@ class _Automatic:
     """Listens for the sake of the events."""
 
     below_python = False
-    step_number = None
+    step_number: int | None = None
 
     def called(self, call: Call) -> None:
         """Nothing is left to do."""
