@@ -8,6 +8,8 @@
 #include <set>
 
 #include "record/ring_place.hpp"
+#include "record/settings.hpp"
+#include "write/trace_file.hpp"
 
 namespace dft {
 namespace {
@@ -62,6 +64,16 @@ std::vector<std::string> directories_of_others() {
 
 }  // namespace
 
+std::vector<std::string> usual_ring_places() {
+  std::vector<std::string> out;
+  if (std::string own = own_ring_directory(); !own.empty()) out.push_back(own);
+  std::string requested = settings().ring_dir;
+  const char* text = getenv("DFTRACER_RING_DIR");  // a reader has no session that would know it
+  if (requested.empty() && text) requested = text;
+  if (!requested.empty()) out.push_back(absolute_path(requested));
+  return out;
+}
+
 std::vector<LeftRing> left_rings(const std::vector<std::string>& more_places) {
   std::vector<LeftRing> out;
   std::set<std::string> seen;
@@ -69,7 +81,7 @@ std::vector<LeftRing> left_rings(const std::vector<std::string>& more_places) {
     for (const auto& path : paths)
       if (seen.insert(path).second) out.push_back(look_at(path, old_place));
   };
-  if (std::string own = own_ring_directory(); !own.empty()) add(ring_files_in(own), false);
+  for (const auto& place : usual_ring_places()) add(ring_files_in(place), false);
   for (const auto& place : more_places) add(ring_files_in(place), false);
   for (const auto& place : directories_of_others()) add(ring_files_in(place), false);
   add(old_ring_files(), true);

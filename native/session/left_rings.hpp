@@ -20,6 +20,9 @@ struct LeftRing {
   uint64_t records = 0;
 };
 
+// Where this user's rings are: in a directory of their own, and in the one that is asked for.
+std::vector<std::string> usual_ring_places();
+
 // Those of this user, and for root, to see, those of others. `more_places`: directories that may hold some.
 DFT_API std::vector<LeftRing> left_rings(const std::vector<std::string>& more_places);
 

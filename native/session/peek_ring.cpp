@@ -10,6 +10,7 @@
 #include "record/ring_place.hpp"
 #include "session/complete_trace.hpp"
 #include "session/dead_ring.hpp"
+#include "session/left_rings.hpp"
 
 namespace dft {
 namespace {
@@ -71,9 +72,9 @@ std::optional<PeekedRing> peek_ring(const std::string& path) {
 
 std::vector<std::string> ring_paths(const std::vector<std::string>& more_places) {
   std::set<std::string> found;
-  if (std::string own = own_ring_directory(); !own.empty())
-    for (const auto& path : ring_files_in(own)) found.insert(path);
-  for (const auto& place : more_places)
+  std::vector<std::string> places = usual_ring_places();
+  places.insert(places.end(), more_places.begin(), more_places.end());
+  for (const auto& place : places)
     for (const auto& path : ring_files_in(place)) found.insert(path);
   return {found.begin(), found.end()};
 }

@@ -34,18 +34,13 @@ std::string canonical(const std::string& path) {
 
 std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
-std::string requested_directory() {
-  if (!settings().ring_dir.empty()) return settings().ring_dir;
-  const char* text = getenv("DFTRACER_RING_DIR");  // a reader has no session that would know it
-  return text ? text : "";
-}
-
 // Every place that may have rings of traces in `directory`; a ring found in two places counts once.
 std::set<std::string> rings_for(const std::string& directory) {
   std::set<std::string> found;
-  for (const auto& place : {own_ring_directory(), directory, requested_directory()})
-    if (!place.empty())
-      for (const auto& path : ring_files_in(canonical(place))) found.insert(path);
+  std::vector<std::string> places = usual_ring_places();
+  places.push_back(directory);
+  for (const auto& place : places)
+    for (const auto& path : ring_files_in(canonical(place))) found.insert(path);
   return found;
 }
 

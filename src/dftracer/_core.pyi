@@ -416,7 +416,10 @@ def recover(directory: str, below: bool = False, /) -> list[str]:
     """Complete the traces of dead processes in `directory` from their rings; the files written to."""
 
 def rings(directories: Sequence[str]) -> list[dict[str, Any]]:
-    """The rings that processes have left: those of this user, those in `directories`, and for root all."""
+    """The rings that processes have left: those of this user, those in `directories`, and for root all.
+
+    This user's are in a directory of their own, or where DFTRACER_RING_DIR says.
+    """
 
 def recover_ring(ring: str, trace: str, apart: bool, surely_dead: bool) -> tuple[str, str, int]:
     """Put what a ring holds into `trace`, or `apart` into a new file: outcome, why it is kept, events."""

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 _OURS = "pydftracer"
 _FOR_DEVELOPERS = {"docs", "test", "dev"}
-# For packages whose import name is not the name to install.
+# For modules whose name is not the name to install.
 _INSTALLED_AS = {
     "google": "protobuf",
+    "google.protobuf": "protobuf",
     "yaml": "PyYAML",
     "sklearn": "scikit-learn",
     "skimage": "scikit-image",
@@ -20,12 +21,11 @@ _INSTALLED_AS = {
     "pynvml": "nvidia-ml-py",
     "attr": "attrs",
     "dateutil": "python-dateutil",
+    "opentelemetry": "opentelemetry-api",
+    "opentelemetry.sdk": "opentelemetry-sdk",
+    "opentelemetry.exporter.otlp.proto.http": "opentelemetry-exporter-otlp-proto-http",
 }
-_IMPORTED_AS = {package: module for module, package in _INSTALLED_AS.items()} | {
-    "protobuf": "google.protobuf",
-    "opentelemetry-sdk": "opentelemetry.sdk",
-    "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter.otlp.proto.http",
-}
+_IMPORTED_AS = {package: module for module, package in _INSTALLED_AS.items()}
 
 
 class Requirement(NamedTuple):
@@ -41,8 +41,10 @@ def _plain(name: str) -> str:
 
 def install_name(module: str) -> str:
     """What to install for a module."""
-    top = module.partition(".")[0]
-    return _INSTALLED_AS.get(top, top)
+    name = module
+    while name not in _INSTALLED_AS and "." in name:
+        name = name.rpartition(".")[0]
+    return _INSTALLED_AS.get(name, name)
 
 
 def module_of(package: str) -> str:
@@ -105,6 +107,14 @@ def not_installed(module: str, extra: str | None = None) -> str:
     return f"{package} is not installed: {advice(package, extra)}"
 
 
+def not_loading(package: str, why: object, extra: str | None = None) -> str:
+    """Says that an installed package cannot be imported, and what to do."""
+    wanted = extra or extra_of(package)
+    whose = f" (pydftracer[{wanted}])" if wanted else ""
+    how = f"pip install --force-reinstall {package}"
+    return f"{package}{whose} is installed but does not load ({why}): {how}"
+
+
 # --- Importing one, or saying what to install
 
 
@@ -120,13 +130,8 @@ def need(module: str, extra: str | None = None) -> Any:
         top = module.partition(".")[0]
         if e.name is not None and e.name.partition(".")[0] != top:
             raise
-        package = install_name(top)
-        if isinstance(e, ModuleNotFoundError):
-            text = not_installed(top, extra)
-        else:
-            text = (
-                f"{package} is installed but does not load ({e}): {advice(package, extra)} --force-reinstall"
-            )
+        missing = isinstance(e, ModuleNotFoundError)
+        text = not_installed(module, extra) if missing else not_loading(install_name(module), e, extra)
         raise MissingExtra(text, name=top) from None
 
 

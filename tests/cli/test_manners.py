@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dftracer._console import ascii_is_asked_for
-from dftracer._packages import advice, extras, install_name
+from dftracer._packages import advice, extras, install_name, module_of, need
 from dftracer._text import Column, fit
 from dftracer.cli.commands.completion import _CATEGORIES
 from dftracer.cli.main import build_parser, main, verb_names
@@ -321,8 +321,23 @@ def test_protobuf_is_not_called_google(tmp_path: Path) -> None:
     )
     assert "protobuf is not installed: pip install 'pydftracer[link]'" in done.stderr
     assert install_name("yaml.loader") == "PyYAML"
+    assert install_name("opentelemetry.sdk.metrics") == "opentelemetry-sdk"
+    assert [module_of(name) for name in ("protobuf", "PyYAML")] == ["google.protobuf", "yaml"]
     assert advice("PyYAML") == "pip install PyYAML"
     assert advice("distributed") == "pip install 'pydftracer[dask]'"
+
+
+def test_a_package_that_does_not_load_is_to_be_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "halfway.py").write_text("raise ImportError('libhalf.so: no such file')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError) as failed:
+        need("halfway", "analysis")
+    assert str(failed.value) == (
+        "halfway (pydftracer[analysis]) is installed but does not load (libhalf.so: no such file):"
+        " pip install --force-reinstall halfway"
+    )
 
 
 def _doctor(*paths: Path) -> dict[str, Any]:
@@ -352,6 +367,7 @@ def test_doctor_knows_all_extras_and_tells_missing_from_broken_and_clashing(tmp_
     assert not analysis["ok"]
     assert analysis["packages"]["duckdb"]["state"] == "broken"
     assert "libduck.so" in analysis["text"]
+    assert "): pip install --force-reinstall duckdb" in analysis["text"]
     assert analysis["packages"]["rich"]["state"] == "ok"
     assert result["extra link"]["packages"]["msgspec"]["state"] == "broken"
     assert "signal 6" in result["extra link"]["text"]

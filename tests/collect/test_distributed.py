@@ -226,3 +226,51 @@ dist.destroy_process_group()
         done.assert_whole(rank, at_least=0.998)
         assert [r for r in done.lines(f"comms_{rank}.jsonl.gz") if r["type"] == "all_reduce"]
     assert done["manifest.json"]["coverage"] >= 0.998
+
+
+def test_a_group_made_anew_is_counted_anew(run: Runner) -> None:
+    done = run(
+        """
+        with collect("out", wait=0, warmup=0, active=1) as c:
+            for calls in (3, 1):
+                dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+                for _ in range(calls):
+                    dist.all_reduce(torch.ones(3))
+                dist.destroy_process_group()
+            c.step()
+        """,
+        prelude=DDP,
+    )
+    events = sorted((e for e in done.events() if e["name"] == "all_reduce"), key=lambda e: e["ts"])
+    assert len({e["args"]["group"] for e in events}) == 1
+    first = events[0]["args"]["seq"]
+    assert [e["args"]["seq"] for e in events] == [first, first + 1, first + 2, first]
+
+
+def test_an_annotated_collective_is_one_event(run: Runner) -> None:
+    """The annotation is its event; the record beside the trace has what the annotation does not say."""
+    done = run(
+        """
+        from dftracer.python import ai
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        with collect("out", wait=0, warmup=0, active=1) as c:
+            with ai.comm.all_reduce:
+                dist.all_reduce(torch.ones(3))
+            dist.all_reduce(torch.ones(5))
+            c.step()
+        dist.destroy_process_group()
+        """,
+        prelude=DDP,
+    )
+    events = [e for e in done.events() if e["name"] == "all_reduce"]
+    assert [e["args"].get("bytes") for e in sorted(events, key=lambda e: e["ts"])] == [None, 20]
+    assert (events[-1]["args"]["step"], events[-1]["args"]["async"], events[-1]["args"]["auto"]) == (
+        0,
+        False,
+        1,
+    )
+    records = done.lines("comms_0.jsonl.gz")
+    assert [(r["bytes"], r["source"]) for r in records if r["type"] == "all_reduce"] == [
+        (12, "call"),
+        (20, "call"),
+    ]

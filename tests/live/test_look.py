@@ -221,3 +221,14 @@ def test_a_file_without_a_ring_settles_by_its_members(tmp_path: Path) -> None:
         assert file.final < file.size
         assert _steps(file) == list(range(len(_steps(file))))
         assert len(_steps(file)) > 100
+
+
+def test_every_reader_of_rings_looks_where_they_are_asked_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = tmp_path / "dftracer-1.ring"
+    ring.touch()
+    assert str(ring) not in _core.ring_paths([])
+    monkeypatch.setenv("DFTRACER_RING_DIR", str(tmp_path))
+    assert str(ring) in _core.ring_paths([])
+    assert str(ring) in [each["ring"] for each in _core.rings([])]

@@ -16,7 +16,7 @@ import pytest
 
 from dftracer.analyze import analyze
 from dftracer.analyze.stages import STAGES
-from dftracer.load import NoTraces, _scan
+from dftracer.load import NoTraces, _scan, read_rows
 from dftracer.load.chunk import int64s
 from dftracer.load.rows import (
     BETWEEN,
@@ -27,7 +27,6 @@ from dftracer.load.rows import (
     pack_rows,
     parse_rows,
     read_row_files,
-    read_rows,
 )
 from dftracer.report import document
 from support.commands import dftracer, json_of

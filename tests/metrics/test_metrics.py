@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from dftracer import _config, _session
 from dftracer.metrics._exporter import wanted
 from dftracer.metrics._figures import Figures, labels
 from dftracer.metrics._targets import address, exposition
@@ -673,8 +674,20 @@ def test_what_the_job_is_called(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(_session, "SETTINGS", _config.load_settings())
     monkeypatch.setattr(sys.modules["__main__"], "__file__", "/a/program.py", raising=False)
     assert labels()["job"] == job
+
+
+def test_the_job_is_called_as_the_configuration_file_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DFTRACER_RUN_NAME", raising=False)
+    monkeypatch.setenv("SLURM_JOB_NAME", "theirs")
+    file = tmp_path / "settings.yaml"
+    file.write_text("run_name: mine\n")
+    monkeypatch.setattr(_session, "SETTINGS", _config.load_settings({"DFTRACER_CONFIGURATION": str(file)}))
+    assert labels()["job"] == "mine"
 
 
 def test_several_targets() -> None:

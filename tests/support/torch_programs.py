@@ -215,7 +215,7 @@ def _run_here(task: Task) -> None:
     main.__file__ = str(program)
     sys.modules["__main__"] = main
     if "DFTRACER_AUTO" in os.environ:  # as every interpreter does when it starts
-        importlib.import_module("dftracer.auto.startup")
+        importlib.import_module("dftracer.auto").begin()
     exec(compile(program.read_text(encoding="utf-8"), program, "exec"), main.__dict__)  # noqa: S102
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from dftracer import _core
+from dftracer.python import torch as windows
 
 
 def operator_args(text: str) -> dict[str, Any]:
@@ -105,3 +108,9 @@ def test_numbers_that_are_no_json_are_left_out() -> None:
 def test_cut_text_gives_what_is_whole() -> None:
     assert device_args('"cbid": 211, "grid": [64, 1') == {"cbid": 211}
     assert operator_args('"Sequence number"') == {"input_size": 0}
+
+
+def test_a_window_that_is_not_written_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        windows._report(OSError("no space"))
+    assert capfd.readouterr() == ("", "dftracer: a profiler window was not written: OSError: no space\n")

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from dftracer.format.records import stream_lane, stream_of
+
 # Two steps; in the first, an operator calls another one, which launches a kernel and a copy.
 PROGRAM = """
     import json, time, types
@@ -99,7 +101,8 @@ def test_a_kernel_names_the_operator_that_launched_it_and_its_step(run: Any) -> 
     )
     assert args["total_device_percent"] == pytest.approx(10)
     assert args["total_cpu_percent"] == 0
-    assert kernel["tid"] == 2**24 + 7
+    assert kernel["tid"] == 2**24 + 7 == stream_lane(0, 7)
+    assert stream_of(kernel["tid"]) == (0, 7)
 
 
 def test_a_runtime_call_has_the_correlation_of_its_kernel(run: Any) -> None:
@@ -131,7 +134,7 @@ def test_what_cannot_be_read_or_joined_is_still_an_event(run: Any) -> None:
     stray = one(run, "stray", "kernel")
     assert (stray["args"]["external_id"], stray["args"]["step"]) == (999, 4)
     assert "op" not in stray["args"]
-    assert stray["tid"] == 2 * 2**24 + 9
+    assert stray["tid"] == 2 * 2**24 + 9 == stream_lane(1, 9)
 
 
 def test_numbers_of_one_call_do_not_stick_to_the_next(run: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from dftracer import _config_file
 from dftracer.format import io_calls, reader
-from dftracer.format.members import gzip_member, member_index
+from dftracer.format.members import ROW_FLAGS, gzip_member, member_index
 from dftracer.format.reader import read_trace
 from dftracer.format.records import string_hash
 from dftracer.format.trace_names import NoTraces, find_files, find_traces
@@ -32,6 +33,15 @@ def test_the_roles_of_io_calls_are_fresh() -> None:
     assert maker.TARGET.read_text(encoding="utf-8") == maker.module(), (
         "run: python native/format/io_call_roles.py"
     )
+
+
+def test_the_flags_of_step_rows_are_the_recorders() -> None:
+    text = (ROOT / "native" / "format" / "step_row.hpp").read_text(encoding="utf-8")
+    native = {
+        re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower(): int(value)
+        for name, value in re.findall(r"^  kRow(\w+) = (\d+),", text, re.M)
+    }
+    assert native == ROW_FLAGS
 
 
 @pytest.mark.parametrize(

@@ -16,24 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dftracer.format.io_calls import IO_CATEGORIES, is_process
+from dftracer.load import rows
 from dftracer.load._scan import event_class, stage_rules
 
-STAGES: Final = (
-    "fetch_wait",
-    "read",
-    "preprocess",
-    "collate",
-    "transfer",
-    "forward",
-    "backward",
-    "optimizer",
-    "comm",
-    "checkpoint",
-    "sync",
-    "own_code",
-    "other",
-    "unexplained",
-)
+STAGES: Final = rows.STAGES
 STAGE_INDEX: Final = {name: i for i, name in enumerate(STAGES)}
 NONE: Final = STAGE_INDEX["unexplained"]
 COMPUTE_STAGES: Final = ("forward", "backward", "optimizer")

@@ -73,6 +73,19 @@ def training_state() -> Training | None:
     return training()
 
 
+def begin() -> None:
+    """What every Python process does first where DFTRACER_AUTO is set.
+
+    `dftracer_auto.pth` in the site directory calls this; `dftracer run` has its own sitecustomize call it too,
+    for installations whose .pth files nobody reads (PYTHONPATH, `pip --target`).
+    """
+    try:
+        if _session.SETTINGS.auto == "TORCH":
+            install()
+    except Exception as error:  # the program must start whatever happens here
+        sys.stderr.write(f"dftracer: automatic tracing is off: {type(error).__name__}: {error}\n")
+
+
 def install() -> bool:
     """Watch torch, once it is imported, and its frameworks; returns whether anything is recorded."""
     if not _session.SETTINGS.enable:
@@ -88,7 +101,9 @@ def watch() -> None:
     if _patches is not None:
         return
     if "dftracer.python" in sys.modules:  # annotations of an earlier session do not count
-        __import__("dftracer.torch.rule", fromlist=["*"]).forget_annotations()
+        from dftracer.torch.rule import forget_annotations  # noqa: PLC0415 - only where there are any
+
+        forget_annotations()
     _patches = Patches()
     _patches.when_imported("torch", _on_torch_import)
     # Not after torch: a framework that imports it is in the middle of its own import then.

@@ -341,11 +341,11 @@ def _explained(e: Exception) -> tuple[str, int]:
 
 
 def _import_explained(e: ImportError) -> str:
-    if type(e).__name__ == "MissingExtra":
+    from dftracer._packages import MissingExtra, not_installed
+
+    if isinstance(e, MissingExtra):
         return str(e)
     if isinstance(e, ModuleNotFoundError) and e.name is not None:
-        from dftracer._packages import not_installed
-
         return not_installed(e.name)
     return f"a package cannot be loaded: {e}; `dftracer doctor` shows more"
 

@@ -16,19 +16,10 @@ from typing import Any
 
 from dftracer import _core
 from dftracer.collect._plugins import Context, Plugin
+from dftracer.format.records import COLLECTIVES_LANE
 from dftracer.torch import collectives
-from dftracer.torch.collectives import (
-    ALWAYS_ASYNC,
-    CALLS,
-    EVENT,
-    Groups,
-    counts_messages,
-    issued_by,
-    listen,
-    unlisten,
-)
+from dftracer.torch.collectives import EVENT, Call, counts_messages, issued_by, listen, unlisten
 from dftracer.torch.hang import recorded_bytes, recorded_dtype
-from dftracer.torch.tensors import size_of
 
 _BELOW = {
     "allreduce": "all_reduce",
@@ -58,8 +49,7 @@ class Comms(Plugin):
     def __init__(self) -> None:
         self.records: dict[tuple[str, int, str], dict[str, Any]] = {}
         self._context: Context | None = None
-        self._groups = Groups()
-        self._step = 0
+        self.step_number: int | None = 0
         self._starts = array.array("q")
         self._seen_records: dict[str, int] = {}  # by recorder
         self._seen_total = 0
@@ -84,65 +74,58 @@ class Comms(Plugin):
         listen(context.torch, self)
 
     def step(self, step: int) -> None:
-        self._step = step + 1
+        self.step_number = step + 1
         self._starts.append(_core.time_ns())
         if collectives.distributed() is not None and self._issued() - self._seen_total >= _POLL_AFTER:
             self._poll()
 
     def window_start(self, index: int, step: int) -> None:
-        self._step = step
+        self.step_number = step
 
     def window_end(self, index: int, step: int) -> None:
         self._poll()
 
     def finish(self) -> Iterator[dict[str, Any]] | None:
-        unlisten(self)
-        self._poll()
+        try:
+            self._poll()
+        finally:
+            unlisten(self)
         if not self.records:
             return None
         return iter(sorted(self.records.values(), key=lambda r: r["start_us"]))
 
     # Calls ----------------------------------------------------------------------------------------
 
-    def called(self, name: str, get: Callable[[str], Any], start_ns: int, end_ns: int, work: Any) -> None:
+    def called(self, call: Call) -> None:
         """One call of torch.distributed has returned."""
         if not self.records_calls:
             return
-        kind, sent, received = CALLS[name]
-        group = self._groups.of(get("group"))
-        if group is None:
-            return
-        sent_bytes, dtype = size_of(get(sent) if sent else None)
-        received_bytes, other = size_of(get(received) if received else None)
-        waits = not (name in ALWAYS_ASYNC or (bool(get("async_op")) and work is not None))
+        group, get = call.group, call.get
         record: dict[str, Any] = {
-            "type": kind,
-            "dtype": dtype or other,
-            "bytes": sent_bytes or received_bytes,
-            "in_bytes": sent_bytes,
-            "out_bytes": received_bytes,
+            "type": call.kind,
+            "dtype": call.dtype,
+            "bytes": call.in_bytes or call.out_bytes,
+            "in_bytes": call.in_bytes,
+            "out_bytes": call.out_bytes,
             "group": group["name"],
             "group_desc": group["desc"],
             "ranks": group["ranks"],
             "backend": group["backend"],
-            "seq": self._groups.sequence(group, kind),
-            "async": not waits,
-            "start_us": start_ns / 1000,
-            "dur_us": (end_ns - start_ns) / 1000,
+            "seq": call.seq,
+            "async": not call.waits,
+            "start_us": call.start_ns / 1000,
+            "dur_us": (call.end_ns - call.start_ns) / 1000,
             "op_dur_us": None,
-            "step": self._step,
+            "step": self.step_number,
             "source": "call",
         }
         for key in ("src", "dst", "op", "tag"):
             value = get(key)
             if value is None and isinstance(get(f"group_{key}"), int):
                 value = group["ranks"][get(f"group_{key}")]
-            if value is not None and name != "barrier":
+            if value is not None and call.name != "barrier":
                 record[key] = value if isinstance(value, int) else str(value)
         self._keep(record)
-        args = {key: record[key] for key in ("dtype", "bytes", "group", "seq", "async", "step")}
-        args["ranks"] = len(group["ranks"])
-        _core.log_event(EVENT.get(kind, kind), "comm", start_ns, end_ns - start_ns, args)
 
     def call_failed(self, error: Exception) -> None:
         """After a call that cannot be described, calls are no longer described; the program continues."""
@@ -161,7 +144,7 @@ class Comms(Plugin):
         try:
             groups = list(distributed.distributed_c10d._world.pg_map)
         except Exception:
-            groups = [known["group"] for known in self._groups.known.values()]
+            groups = [known["group"] for known in collectives.groups.known.values()]
         return sum(issued_by(group) or 0 for group in groups)
 
     def _count_messages(self, entries: list[dict[str, Any]], groups: dict[str, dict[str, Any]]) -> None:
@@ -171,7 +154,7 @@ class Comms(Plugin):
             if issued is not None:
                 own = (e for e in entries if (e.get("process_group") or ("",))[0] == name)
                 seen = max((int(e.get("collective_seq_id") or 0) for e in own), default=0)
-                self._groups.messages[name] = issued - seen
+                collectives.groups.messages[name] = issued - seen
 
     def _step_at(self, time_ns: int) -> int:
         return bisect.bisect_right(self._starts, time_ns)
@@ -184,7 +167,7 @@ class Comms(Plugin):
         self._seen_total = self._issued()
         by_name = {}
         for group in list(getattr(distributed.distributed_c10d._world, "pg_map", {})):
-            found = self._groups.of(group)
+            found = collectives.groups.of(group)
             if found is not None:
                 by_name[found["name"]] = found
         for name, dump in [*self._flights.items()]:
@@ -259,7 +242,7 @@ class Comms(Plugin):
             if record["source"] != "backend":
                 continue
             if lane is None:
-                lane = 1 << 30
+                lane = COLLECTIVES_LANE
                 _core.log_metadata("thread_name", "collectives issued below Python", str(lane), lane)
             args = {key: record[key] for key in ("dtype", "bytes", "group", "seq", "async", "step")}
             args["ranks"] = len(record["ranks"])

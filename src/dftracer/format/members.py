@@ -25,6 +25,24 @@ _LAST_TS = (1 << 64) - 1
 
 ROWS_MAGIC = b"\xdfRW"
 ROW_BLOCK = struct.Struct("<3scHHI")  # magic, kind, rows, size of the payload, its CRC-32
+# What the flags of a row say, from the lowest bit on: RowFlag in native/format/step_row.hpp.
+ROW_FLAGS = {
+    name: 1 << bit
+    for bit, name in enumerate(
+        (
+            "forward_unseen",
+            "inference",
+            "learns",
+            "loop_begins",
+            "automatic",
+            "between",
+            "by_updates",
+            "cut",
+            "device",
+            "restores",
+        )
+    )
+}
 
 
 class MemberIndex(NamedTuple):

@@ -179,6 +179,27 @@ def is_own_event(record: Mapping[str, Any]) -> bool:
     return record.get("cat") == "dftracer" and record.get("name") in ("start", "end")
 
 
+# --- Lanes: the `tid` of what no thread of the program does
+
+_STREAMS = 1 << 24  # from here on, above every thread id of Linux (2**22); native/module/profiler_table.cpp
+COLLECTIVES_LANE = 1 << 30  # those issued below Python; the phases of devices come after it
+
+
+def stream_lane(device: Any, stream: Any) -> Any:
+    """The lane of a device's stream; also of arrays of them."""
+    return (device + 1) * _STREAMS + (stream & (_STREAMS - 1))
+
+
+def stream_of(lane: int) -> tuple[int, int]:
+    """The device and the stream of such a lane."""
+    return lane // _STREAMS - 1, lane & (_STREAMS - 1)
+
+
+def phases_lane(device: int) -> int:
+    """The lane of a device's time in each phase of training."""
+    return COLLECTIVES_LANE + 1 + device
+
+
 # --- Hashes that stand for hosts, paths and strings
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from dftracer.format.members import ROW_FLAGS
 from dftracer.format.trace_names import NoTraces, Paths, find_rows, find_traces, is_rows_name, rows_of
 from dftracer.load._scan import pack_step_rows, step_row_columns, step_rows
 from dftracer.load.chunk import Ints, int64s
@@ -28,9 +29,9 @@ COLUMNS: Final = step_row_columns()
 STAGES: Final = tuple(c.removesuffix("_us") for c in COLUMNS[4:-6])
 _AT: Final = {name: i for i, name in enumerate(COLUMNS)}
 
-# What `flags` says, see native/format/step_row.hpp.
+# What `flags` says.
 FORWARD_UNSEEN, INFERENCE, LEARNS, LOOP_BEGINS, AUTOMATIC, BETWEEN, BY_UPDATES, CUT, DEVICE, RESTORES = (
-    1 << i for i in range(10)
+    ROW_FLAGS.values()
 )
 _THREAD_SHIFT = 12
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 
 from dftracer import _session
 from dftracer._session import before_finalize
@@ -34,7 +33,7 @@ def training_begins() -> None:
     """This process trains: export its figures from now on, if that is wanted and has not begun."""
     global _exporter, _registered  # noqa: PLW0603 - one per process
     wanted = ",".join(filter(None, [_session.SETTINGS.metrics, *_asked.split("\n")]))
-    if not wanted or _exporter is not None or _makes_batches():
+    if not wanted or _exporter is not None:
         return
     if not _registered:
         _registered = True
@@ -51,12 +50,6 @@ def training_ends() -> None:
     exporter, _exporter = _exporter, None
     if exporter is not None:
         exporter.stop()
-
-
-def _makes_batches() -> bool:
-    """Whether this is a worker of a loader."""
-    loader: Any = sys.modules.get("dftracer.torch.loader")
-    return loader is not None and loader.in_worker()
 
 
 def _forked() -> None:

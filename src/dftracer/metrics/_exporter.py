@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from dftracer import _core, _messages
 from dftracer.metrics import _figures
-from dftracer.metrics._targets import Missing, MLflow, Otlp, Server, TensorBoard, TextFile, WandB
+from dftracer.metrics._targets import MLflow, Otlp, Server, TensorBoard, TextFile, WandB
 
 _FIRST_STEP_S = 0.25  # how often to look for it
 _LONGEST_PAUSE_S = 60.0  # between two attempts to reach a target that does not answer
@@ -200,7 +200,7 @@ class _Writer:
             return True
         try:
             self._target.write(figures, last)
-        except Missing as error:
+        except ImportError as error:
             _messages.always(f"metrics: {self._name}: {error}")
             return False
         except Exception as error:  # whatever the package raises, it is not the program's

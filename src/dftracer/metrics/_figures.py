@@ -7,12 +7,12 @@ import sys
 import time
 from typing import NamedTuple
 
-from dftracer import _config, _core
+from dftracer import _config, _core, _session
+from dftracer.format.members import ROW_FLAGS
 
 # Of a step's time, what is not progress: waiting for a batch or making it, saving.
 _NOT_PRODUCTIVE = ("fetch_wait", "read", "preprocess", "collate", "checkpoint")
 _NOT_STAGES = ("wall_us", "device_busy_us", "evaluation_us")
-_DEVICE_SEEN = 256  # a flag of step rows (native/format/step_row.hpp)
 
 
 class Figures(NamedTuple):
@@ -119,8 +119,8 @@ def labels() -> dict[str, str]:
 
 def _job() -> str:
     """The name of the run, the launcher's name of the job, or the program's."""
-    for variable in ("DFTRACER_RUN_NAME", "SLURM_JOB_NAME", "TORCHELASTIC_RUN_ID"):
-        name = os.environ.get(variable, "").strip()
+    of_launchers = (os.environ.get(name, "") for name in ("SLURM_JOB_NAME", "TORCHELASTIC_RUN_ID"))
+    for name in map(str.strip, (_session.SETTINGS.run_name, *of_launchers)):
         # torchrun makes up an id where none is given: a new one with each start.
         made_up = name == "none" or (len(name) == 36 and name.count("-") == 4)
         if name and not made_up:
@@ -144,7 +144,7 @@ def read() -> Figures:
         samples=sums.get("samples", 0),
         seconds=sums.get("wall_us", 0) / 1e6,
         stages=stages,
-        busy=sums["device_busy_us"] / 1e6 if last and last["flags"] & _DEVICE_SEEN else None,
+        busy=sums["device_busy_us"] / 1e6 if last and last["flags"] & ROW_FLAGS["device"] else None,
         step=max(0, last.get("step", 0)),
         ended=None if end is None else end / 1e6,
         age=_age(),

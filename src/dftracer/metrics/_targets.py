@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import importlib
 import logging
 import math
 import os
@@ -22,6 +21,7 @@ from typing import Any
 
 import dftracer
 from dftracer import _config, _core
+from dftracer._packages import need
 from dftracer.metrics._figures import FAMILIES, Figures, samples, scalars
 
 # --- Prometheus
@@ -181,19 +181,6 @@ def _request(client: socket.socket) -> tuple[str, str]:
 _TIMEOUT_S = 5.0
 
 
-class Missing(Exception):
-    """A package that a target needs is not installed."""
-
-
-def _need(module: str, extra: str | None = None) -> Any:
-    from dftracer._packages import need  # noqa: PLC0415 - by the target's thread, when it writes first
-
-    try:
-        return need(module, extra)
-    except ImportError as error:
-        raise Missing(str(error)) from None
-
-
 class _Curve:
     """The figures as points, one for the steps since the point before."""
 
@@ -225,7 +212,7 @@ class TensorBoard:
         point = self._curve.point(figures)
         if not point:
             return
-        event = _need("tensorboard.compat.proto.event_pb2")
+        event = need("tensorboard.compat.proto.event_pb2")
         if self._writer is None:
             self._open(event)
         value = [{"tag": tag, "simple_value": number} for tag, number in point.items()]
@@ -238,7 +225,7 @@ class TensorBoard:
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.dftracer"
         # Unbuffered: a forked child must not write what its parent has not.
         file = open(os.path.join(self._directory, name), "xb", buffering=0)  # noqa: SIM115
-        self._writer = _need("tensorboard.summary.writer.record_writer").RecordWriter(file)
+        self._writer = need("tensorboard.summary.writer.record_writer").RecordWriter(file)
         self._put(event.Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def _put(self, event: Any) -> None:
@@ -274,10 +261,10 @@ class Otlp:
 
     def _open(self) -> None:
         _silence_from(threading.get_ident())
-        sdk = _need("opentelemetry.sdk.metrics", "otel")
-        export = _need("opentelemetry.sdk.metrics.export", "otel")
-        http = _need("opentelemetry.exporter.otlp.proto.http.metric_exporter", "otel")
-        resources = _need("opentelemetry.sdk.resources", "otel")
+        sdk = need("opentelemetry.sdk.metrics", "otel")
+        export = need("opentelemetry.sdk.metrics.export", "otel")
+        http = need("opentelemetry.exporter.otlp.proto.http.metric_exporter", "otel")
+        resources = need("opentelemetry.sdk.resources", "otel")
         # Not `Resource.create`, whose thread pool cannot start while the program ends.
         resource = resources.Resource({"service.name": self._labels["job"]})
         resource = resource.merge(resources.OTELResourceDetector().detect())
@@ -295,7 +282,7 @@ class Otlp:
         self._reader = export.PeriodicExportingMetricReader(self._exporter, math.inf)
         self._provider = sdk.MeterProvider([self._reader], resource, shutdown_on_exit=False)
         meter = self._provider.get_meter("dftracer", dftracer.__version__)
-        observation = _need("opentelemetry.metrics", "otel").Observation
+        observation = need("opentelemetry.metrics", "otel").Observation
         for metric in FAMILIES:
             grows = metric.kind != "gauge"
             create = meter.create_observable_counter if grows else meter.create_observable_gauge
@@ -383,7 +370,7 @@ class MLflow:
         run = None if mlflow is None else _active_run(mlflow)
         if not point or mlflow is None or run is None:
             return
-        entities = importlib.import_module("mlflow.entities")
+        entities = need("mlflow.entities")
         now = int(time.time() * 1000)
         metrics = [entities.Metric(name, value, now, figures.step) for name, value in point.items()]
         mlflow.MlflowClient().log_batch(run, metrics=metrics)

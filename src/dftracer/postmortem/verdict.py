@@ -34,7 +34,6 @@ _CUT_OFF = (
     "BrokenPipeError",
     "EOFError",
 )
-_IDLE = ("queues.py", "_worker_loop")
 
 
 @dataclass

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from dftracer import _core
+from dftracer import _core, _messages
 from dftracer._session import before_finalize
+from dftracer.format.records import stream_lane
 from dftracer.python import TagDType, TagType, TagValue, dftracer, get_time_scale  # noqa: F401 - see the end
 
 __all__ = ["count_flops", "trace_handler"]
@@ -172,13 +173,7 @@ _DEVICE_NAMES = (
 # --- A profiler window becomes events of the trace: category `PP`, the trace's clock, real lanes
 
 CATEGORY = "PP"
-# Above every thread id Linux hands out (2**22), so that a stream never shares a lane with a thread.
-_LANE_BASE = 1 << 24
-
-
-def device_lane(device: int, stream: int) -> int:
-    """The `tid` of a device's stream."""
-    return (device + 1) * _LANE_BASE + (stream & (_LANE_BASE - 1))
+device_lane = stream_lane
 
 
 def clock_offset_ns() -> int:
@@ -275,7 +270,7 @@ class _Writer:
 
 def _report(error: BaseException) -> None:
     """The traced program must not fail because a window could not be read."""
-    print(f"dftracer: a profiler window was not written: {type(error).__name__}: {error}", file=sys.stderr)
+    _messages.error(f"a profiler window was not written: {type(error).__name__}: {error}")
 
 
 _writer = _Writer()

@@ -19,7 +19,6 @@ still running when the block ends can be read later, with `refresh()`.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import shutil
 import sys
@@ -289,13 +288,14 @@ def _own_io_hidden() -> Iterator[None]:
 
 
 def _core_with_tracing_on() -> Any:
-    python = importlib.import_module("dftracer.python")
+    from dftracer import _core, python  # noqa: PLC0415 - reading needs neither
+
     if not python.DFTRACER_ENABLE:
         raise RuntimeError(
             "tracing is off: dftracer.python was imported before dftracer.testing. "
             "Import dftracer.testing first, or set DFTRACER_ENABLE=1."
         )
-    return importlib.import_module("dftracer._core")
+    return _core
 
 
 def _recover(directory: str) -> None:

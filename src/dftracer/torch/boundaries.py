@@ -67,22 +67,17 @@ def notify(kind: str, begins: bool, what: Any = None) -> None:
 
 def watch(torch: ModuleType, patches: Patches, modules: bool) -> None:
     """Observe torch from now on, with the forward pass of every module if `modules`."""
-    # A program without torch never needs these.
-    import importlib  # noqa: PLC0415
-
-    checkpoint, collectives, compilations, compute, hang, loader, rule, tensors = (
-        importlib.import_module(f"dftracer.torch.{name}")
-        for name in (
-            "checkpoint",
-            "collectives",
-            "compilations",
-            "compute",
-            "hang",
-            "loader",
-            "rule",
-            "tensors",
-        )
+    from dftracer.torch import (  # noqa: PLC0415 - a program without torch never needs these
+        checkpoint,
+        collectives,
+        compilations,
+        compute,
+        hang,
+        loader,
+        rule,
+        tensors,
     )
+
     when: list[tuple[str, Callable[[ModuleType, Patches], None]]] = [
         ("torch", rule.install),
         ("torch._dynamo.eval_frame", rule.install_compiled),

@@ -1,4 +1,4 @@
-"""Collectives that the program calls: one set of hooks serves all listeners, and one of them writes events.
+"""Collectives that the program calls: each is described once, written as an event, and told to the listeners.
 
 What DDP and FSDP issue below Python is not a call: it is recorded where gloo or NCCL runs it
 (native/intercept), and so is a call of gloo that does not wait.
@@ -10,6 +10,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -46,19 +47,38 @@ EVENT = {"broadcast": "bcast", "recv": "receive"}
 ALWAYS_ASYNC = ("isend", "irecv")
 
 
+@dataclass(frozen=True)
+class Call:
+    """A call that has returned."""
+
+    name: str
+    kind: str
+    group: dict[str, Any]  # see Groups
+    seq: int
+    dtype: str | None
+    in_bytes: int
+    out_bytes: int
+    waits: bool
+    start_ns: int
+    end_ns: int
+    get: Callable[[str], Any]  # gives its arguments by name
+
+
 class Listener(Protocol):
-    """Is notified of calls."""
+    """Is notified of calls; while there is one, calls are written as events."""
 
     below_python: bool  # it also records what is issued below Python, and calls that do not wait
+    step_number: int | None  # if it counts the steps itself
 
-    def called(self, name: str, get: Callable[[str], Any], start_ns: int, end_ns: int, work: Any) -> None:
-        """A call has returned `work`; `get` gives its arguments by name."""
+    def called(self, call: Call) -> None:
+        """A call has returned."""
 
     def call_failed(self, error: Exception) -> None:
-        """`called` raised."""
+        """A call could not be described, or `called` raised."""
 
 
 _listeners: list[Listener] = []
+_indescribable = False
 _inside = threading.local()  # `send` calls `isend`: only the call the program made is recorded
 _patches = Patches()
 
@@ -76,21 +96,20 @@ def distributed() -> Any:
 
 def listen(torch: Any, listener: Listener) -> None:
     """Notify `listener` of every call from now on."""
+    global _indescribable  # noqa: PLW0603 - one set of hooks per process
     _listeners.append(listener)
     _core.skip_collectives(_some_record_all())
     if len(_listeners) > 1:
         return
+    _indescribable = False
+    for event in _EVENTS.values():
+        event.forget_annotations()
     module = torch.distributed.distributed_c10d
     if hasattr(module, "_new_process_group_helper"):
         _patches.around(module, "_new_process_group_helper", _named)
     for name in CALLS:
         if hasattr(module, name):
             _patches.around(module, name, _observed(name, torch.compiler.is_compiling))
-
-
-def others_than(listener: Listener) -> bool:
-    """Whether there is another listener."""
-    return any(each is not listener for each in _listeners)
 
 
 def unlisten(listener: Listener) -> None:
@@ -100,6 +119,7 @@ def unlisten(listener: Listener) -> None:
     _core.skip_collectives(_some_record_all())
     if not _listeners:
         _patches.undo_all()
+        groups.forget()
 
 
 def _some_record_all() -> bool:
@@ -148,13 +168,7 @@ def _observed(name: str, compiling: Callable[[], bool]) -> Callable[[Callable[..
                 _core.busy_ends(kind)
                 _core.collective_ends()
                 notify("collective", False, name)
-            end = _core.time_ns()
-
-            for listener in tuple(_listeners):
-                try:
-                    listener.called(name, get, start, end, work)
-                except Exception as error:
-                    listener.call_failed(error)
+            _returned(name, get, start, _core.time_ns(), work)
             return work
 
         return call
@@ -166,6 +180,10 @@ class Groups:
     """The process groups encountered so far, and how far each has counted."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew."""
         self.known: dict[str, dict[str, Any]] = {}
         self._counts: dict[str, int] = {}
         self.messages: dict[str, int] = {}  # by group: sends and receives among what the backend counts
@@ -179,7 +197,11 @@ class Groups:
             group = module.group.WORLD
         name = str(getattr(group, "group_name", "") or id(group))
         known = self.known.get(name)
-        if known is None:
+        # A default group that is made anew has the name of the one before.
+        if known is None or known["group"] is not group:
+            self.messages.pop(name, None)
+            for kind in ("", "send", "recv"):
+                self._counts.pop(f"{name}/{kind}", None)
             ranks = module.get_process_group_ranks(group)
             known = self.known[name] = {
                 "name": name,
@@ -202,6 +224,9 @@ class Groups:
         key = f"{name}/{kind if kind in ('send', 'recv') else ''}"
         self._counts[key] = self._counts.get(key, 0) + 1
         return self._counts[key]
+
+
+groups = Groups()
 
 
 def issued_by(group: Any) -> int | None:
@@ -237,44 +262,83 @@ _EVENTS = {
 }
 
 
-class _EventWriter:
-    """Writes each call as an event, unless a collection does."""
+def _returned(name: str, get: Callable[[str], Any], start_ns: int, end_ns: int, work: Any) -> None:
+    """Describe the call, write its event and notify the listeners; the program continues whatever fails."""
+    global _indescribable  # noqa: PLW0603 - a call that cannot be described is the last that is
+    if _indescribable:
+        return
+    try:
+        call = _described(name, get, start_ns, end_ns, work)
+        if call is None:
+            return
+        _write(call)
+    except Exception as error:
+        _indescribable = True
+        for listener in tuple(_listeners):
+            listener.call_failed(error)
+        return
+    for listener in tuple(_listeners):
+        try:
+            listener.called(call)
+        except Exception as error:
+            listener.call_failed(error)
+
+
+def _described(name: str, get: Callable[[str], Any], start_ns: int, end_ns: int, work: Any) -> Call | None:
+    """Everything about the call; None without a default group."""
+    kind, sent, received = CALLS[name]
+    group = groups.of(get("group"))
+    if group is None:
+        return None
+    in_bytes, dtype = size_of(get(sent) if sent else None)
+    out_bytes, other = size_of(get(received) if received else None)
+    return Call(
+        name,
+        kind,
+        group,
+        groups.sequence(group, kind),
+        dtype or other,
+        in_bytes,
+        out_bytes,
+        not (name in ALWAYS_ASYNC or (bool(get("async_op")) and work is not None)),
+        start_ns,
+        end_ns,
+        get,
+    )
+
+
+def _write(call: Call) -> None:
+    followed = 0 if _some_record_all() else _core.collective_ends()
+    if followed and bool(call.get("async_op")):
+        return  # gloo's own record says when it was over
+    event = _EVENTS[EVENT.get(call.kind, call.kind)]
+    args = {
+        "bytes": call.in_bytes or call.out_bytes,
+        "dtype": call.dtype or "",
+        "group": call.group["name"],
+        "ranks": len(call.group["ranks"]),
+        "seq": followed or call.seq,
+        "async": not call.waits,
+        **({"followed": 1} if followed else {}),
+    }
+    step = next((each.step_number for each in _listeners if each.step_number is not None), None)
+    if step is None:
+        training().write(event, call.start_ns, call.end_ns, **args)
+    else:
+        event.write(call.start_ns, call.end_ns, {**args, "step": step})
+
+
+class _Automatic:
+    """Listens for the sake of the events."""
 
     below_python = False
+    step_number: int | None = None
 
-    def __init__(self) -> None:
-        self._groups = Groups()
-        self._failed = False
-
-    def called(self, name: str, get: Callable[[str], Any], start_ns: int, end_ns: int, work: Any) -> None:
-        """One call has returned."""
-        kind, sent, received = CALLS[name]
-        group = None if self._failed or others_than(self) else self._groups.of(get("group"))
-        if group is None:
-            return
-        sent_bytes, dtype = size_of(get(sent) if sent else None)
-        received_bytes, other = size_of(get(received) if received else None)
-        waits = not (name in ALWAYS_ASYNC or (bool(get("async_op")) and work is not None))
-        counted = self._groups.sequence(group, kind)
-        seen = _core.collective_ends()
-        if seen and bool(get("async_op")):
-            return
-        training().write(
-            _EVENTS[EVENT.get(kind, kind)],
-            start_ns,
-            end_ns,
-            bytes=sent_bytes or received_bytes,
-            dtype=dtype or other or "",
-            group=group["name"],
-            ranks=len(group["ranks"]),
-            seq=seen or counted,
-            **({} if waits else {"async": True}),
-            **({"followed": 1} if seen else {}),
-        )
+    def called(self, call: Call) -> None:
+        """Nothing is left to do."""
 
     def call_failed(self, error: Exception) -> None:
-        """After a call that cannot be described, calls are no longer recorded."""
-        self._failed = True
+        """Calls are no longer recorded: say so."""
         _messages.always(f"auto: collectives are no longer recorded: {type(error).__name__}: {error}")
 
 
@@ -282,6 +346,6 @@ def install(torch: ModuleType, patches: Patches) -> None:
     """Watch the calls of torch.distributed."""
     module = getattr(torch, "distributed", None)
     if module is not None and module.is_available():
-        listener = _EventWriter()
+        listener = _Automatic()
         listen(torch, listener)
         patches.on_undo(lambda: unlisten(listener))

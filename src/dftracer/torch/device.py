@@ -35,7 +35,6 @@ TIME_BUDGET = 0.001
 _FIRST_STEPS = 8  # always recorded
 _MAX_SKIPPED = 16  # steps skipped at random, to follow those that the budget demands
 _CHECK_EVERY = 4  # skipped steps
-_LANE = 1 << 30
 _SHARED_NS = 20_000  # boundaries closer than this count as one: at most a few launches lie between them
 _MAX_WAITING = 4096
 _MAX_AT_ONCE = 64
@@ -189,6 +188,7 @@ class DeviceEvents:
         self._now = now
         self._thread = _this_thread()
         self._clocks: dict[int, DeviceClock] = {}
+        self._lanes: dict[int, int] = {}
         # event (None: the one before it also counts for this), its code, host time, device
         self._waiting: deque[tuple[Any, int, int, int]] = deque()
         self._begun: dict[int, tuple[int, int, int]] = {}  # phase -> device, host time, device time
@@ -354,12 +354,13 @@ class DeviceEvents:
         }
         if self._steps & (self._steps - 1) == 0 or self._steps % 64 == 0:
             args["memory"], args["memory_peak"] = self._pool.memory(device)
-        _log_event(PHASES[phase], CATEGORY, start, max(end - start, 0), args, _LANE + 1 + device)
+        _log_event(PHASES[phase], CATEGORY, start, max(end - start, 0), args, self._lanes[device])
 
     def _name_lane(self, device: int) -> None:
-        _core.log_metadata(
-            "thread_name", f"device {device} phases", str(_LANE + 1 + device), _LANE + 1 + device
-        )
+        from dftracer.format.records import phases_lane  # noqa: PLC0415 - only where a device is in use
+
+        lane = self._lanes[device] = phases_lane(device)
+        _core.log_metadata("thread_name", f"device {device} phases", str(lane), lane)
         for key, value in self._pool.facts(device).items():
             _core.log_metadata("CM", f"device.{device}.{key}", value)
 

@@ -189,13 +189,20 @@ def _new_training() -> Training:
     if found is None:
         if not _all:
             at_child_exit(finish_all, 0)
-            safely(metrics.training_begins)
+            safely(_training_begins)
         main = threading.current_thread() is threading.main_thread()
         found = Training(main)
         _all.append(found)
         if not main:
             _local.at_thread_end = _FinishWithThread(found)
     return found
+
+
+def _training_begins() -> None:
+    from dftracer.torch.loader import in_worker  # noqa: PLC0415 - which imports this module
+
+    if not in_worker():
+        metrics.training_begins()
 
 
 class _FinishWithThread:

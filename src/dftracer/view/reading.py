@@ -15,7 +15,7 @@ from dftracer.analyze.machine import CounterRow, join_counters, read_counters
 from dftracer.analyze.map.digest import Pairs, by_process
 from dftracer.analyze.map.threads import AWAITED, MADE, Lane, overlay, read_lineage
 from dftracer.analyze.stages import CLASSES, NONE, RULES, STAGE_INDEX, STAGES, class_of
-from dftracer.format.records import COUNTER
+from dftracer.format.records import COUNTER, stream_lane
 from dftracer.load._scan import Scanner, bytes_of_calls, timeline
 from dftracer.load.chunk import MISSING, Chunk, Ints, int64s, uint8s
 from dftracer.load.process import ProcessInfo
@@ -244,7 +244,7 @@ def read_torch(process: TorchProcess) -> list[Part]:
     key = rows.name * 8 + rows.kind
     present, inverse = np.unique(key, return_inverse=True)
     numbers = [reader.pair("kineto", rows.names[k // 8], _TORCH_TYPES[k % 8]) for k in present.tolist()]
-    device_tid: npt.NDArray[np.int64] = ((rows.device + 1) << 24) + np.maximum(rows.stream, 0)
+    device_tid: npt.NDArray[np.int64] = stream_lane(rows.device, np.maximum(rows.stream, 0))
     count = len(rows)
     spans = Spans(
         np.where(rows.on_device, device_tid, rows.tid),
@@ -258,7 +258,7 @@ def read_torch(process: TorchProcess) -> list[Part]:
     info = describe(process.info, "profiler")
     reader.devices = set(device_tid[rows.on_device].tolist())
     for device, stream in {(int(d), int(s)) for d, s in zip(rows.device, rows.stream, strict=True) if s >= 0}:
-        info["lanes"][str(((device + 1) << 24) + stream)] = f"GPU {device} stream {stream}"
+        info["lanes"][str(stream_lane(device, stream))] = f"GPU {device} stream {stream}"
     return _finished(info, reader, [], spans)
 
 

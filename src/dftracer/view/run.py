@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dftracer.analyze.machine import Counters, Host, Series, is_shared, merged
+from dftracer.format.records import COLLECTIVES_LANE, stream_of
 from dftracer.report.machine import machine_plots
 from dftracer.view.part import FILL_STEPS, KINDS, Part, draw_row
 from dftracer.view.reading import LEDGER
@@ -193,7 +194,6 @@ def _joined(pieces: list[npt.NDArray[Any]], kind: Any) -> npt.NDArray[Any]:
 # --- The lanes of a run, named for what they are, in a natural order
 
 
-_PHASES_TID = 1 << 30
 _FEEDING = {"data", "dataloader", "posix", "stdio"}
 _STREAM = re.compile(r"GPU (\d+) stream (\d+)$")
 _MOSTLY = 0.5
@@ -393,9 +393,9 @@ def _program(p: _Process) -> str:
 def _stream(part: Part, lane: Lane, several: bool) -> str:
     named = part.info["lanes"].get(str(lane.tid), "")
     match = _STREAM.match(named)
-    if lane.tid >= _PHASES_TID:
+    if lane.tid >= COLLECTIVES_LANE:
         return named or "device phases"
-    device, stream = match.groups() if match else ((lane.tid >> 24) - 1, lane.tid & 0xFFFFFF)
+    device, stream = match.groups() if match else stream_of(lane.tid)
     return (f"GPU {device} " if several else "") + f"stream {stream}" + _use(part, lane)
 
 

@@ -26,7 +26,7 @@ from dftracer.analyze.map.threads import read_lineage
 from dftracer.analyze.peers import MeetingRows, is_meeting, meetings_of_chunk
 from dftracer.analyze.stages import is_io
 from dftracer.format.io_calls import is_close, is_open, is_read, is_write
-from dftracer.format.records import COUNTER, interval_us
+from dftracer.format.records import COUNTER, interval_us, stream_lane
 from dftracer.load._scan import Scanner, arg_numbers, digest_calls, pair_numbers, rows_of_pairs
 from dftracer.load.chunk import MISSING, Chunk, Ints, int32s, int64s
 from dftracer.load.process import MetaRow, ProcessInfo
@@ -165,7 +165,7 @@ def digest_of(process: TorchProcess) -> Digest:
     """The events in the form of a trace's, for analysing a process without a trace."""
     rows = process.rows
     on = rows.on_device
-    tid = np.where(on, ((rows.device + 1) << 24) + np.maximum(rows.stream, 0), rows.tid)
+    tid = np.where(on, stream_lane(rows.device, np.maximum(rows.stream, 0)), rows.tid)
     ts = rows.start // 1000
     dur = np.maximum(rows.end // 1000 - ts, 0)
     out = Digest(

@@ -553,12 +553,10 @@ def _recover_rings(args: argparse.Namespace) -> int:
 
     if args.discard and not (args.paths or args.all):
         raise CommandError("--discard needs the PATH of the traces, or --all for every run")
-    requested = os.environ.get("DFTRACER_RING_DIR")
-    places = [str(p) for p in map(Path, args.paths) if p.is_dir()] + ([requested] if requested else [])
     moved = _traces_by_name(args.paths)
     rows: list[dict[str, Any]] = [
         {**ring, **_recover_ring(ring, moved, args)}
-        for ring in _core.rings([os.path.abspath(p) for p in places])
+        for ring in _core.rings([os.path.abspath(p) for p in args.paths if os.path.isdir(p)])
     ]
     left = [r for r in rows if r["outcome"] == "kept" and r["state"] in {_DEAD, _ELSEWHERE}]
     if args.json:

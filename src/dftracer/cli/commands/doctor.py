@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dftracer import __version__
-from dftracer._packages import Requirement, advice, extras, module_of
+from dftracer._packages import Requirement, advice, extras, module_of, not_loading
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, Verb
 from dftracer.cli.outputs import print_json, print_wrapped
 
@@ -286,10 +286,7 @@ def _describe(name: str, needs: list[Requirement], found: dict[Requirement, dict
         elif look["state"] == "too old":
             parts.append(f"{need.name} {look['version']} is too old ({look['why']})")
         else:
-            parts.append(
-                f"{need.name} {look['version']} is installed but broken ({look['why']}):"
-                f" pip install --force-reinstall {need.name}"
-            )
+            parts.append(not_loading(need.name, look["why"], name))
     if missing:
         parts.append(
             f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: {advice(missing[0], name)}"

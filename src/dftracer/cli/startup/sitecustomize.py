@@ -15,7 +15,9 @@ def _start() -> None:
         import dftracer._session  # importing it joins the announced session
 
         if os.environ.get("DFTRACER_AUTO"):
-            import dftracer.auto.startup  # noqa: F401 - importing it begins recording
+            import dftracer.auto
+
+            dftracer.auto.begin()
     except Exception as e:  # the traced program must run whatever happens here
         sys.stderr.write(f"dftracer: not recording: {e}\n")
 
