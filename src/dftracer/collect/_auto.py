@@ -105,7 +105,7 @@ class _Driver:
         if self.collector is not None and not self._failed:
             try:
                 self.collector._step_is_over(number)
-                if not self.collector.running:
+                if not self.collector._running:
                     self._leave()
             except Exception as error:
                 self._fail(error)

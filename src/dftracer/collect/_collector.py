@@ -143,7 +143,7 @@ class Collector:
             self._begin()
 
     @property
-    def running(self) -> bool:
+    def _running(self) -> bool:
         """Whether it has begun in this process, and neither ended nor failed."""
         return self._state == "on" and os.getpid() == self._pid
 
@@ -153,13 +153,13 @@ class Collector:
 
     def _step_is_over(self, number: int | None = None) -> None:
         """The same, if it is known which number the step has."""
-        if self.running:
+        if self._running:
             with self._contain_errors():
                 self._end_step(self._step if number is None else number)
 
     def close(self, reason: str | None = None) -> None:
         """End the collection; a window that is open is kept."""
-        if self.running:
+        if self._running:
             self._state = "closing"
             with self._contain_errors():
                 self._close(reason)
