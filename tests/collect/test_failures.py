@@ -160,9 +160,9 @@ def test_who_no_longer_collects_hears_of_no_more_steps(monkeypatch: pytest.Monke
     boundaries.notify("loader", True)
     assert boundaries._subscribers == before
     driver = _auto._Driver(Options("out", steps=steps))
-    driver.collector = SimpleNamespace(running=True, _step_is_over=lambda _: None)
+    driver.collector = SimpleNamespace(_running=True, _step_is_over=lambda _: None)
     driver._step()
     assert boundaries._subscribers != before
-    driver.collector.running = False  # it failed, was ended by a signal, or this is a forked child
+    driver.collector._running = False  # it failed, was ended by a signal, or this is a forked child
     driver._step()
     assert boundaries._subscribers == before
