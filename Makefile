@@ -10,6 +10,10 @@ TESTS_AT_ONCE ?= 5
 # Packages are compiled to bytecode when they are imported: a third of the time of installing them all goes into files
 # that no test imports.
 INSTALL = $(BIN)/python -m pip install -q --no-compile
+# uv takes half of pip's time for torch, and a tenth for two hundred packages; what it cannot install, pip does. It must be
+# told where pip finds wheels on the machine itself.
+UV_INSTALL = UV_FIND_LINKS="$${PIP_FIND_LINKS:-$$($(BIN)/python -m pip config get global.find-links 2> /dev/null)}" \
+	$(BIN)/uv pip install --python $(BIN)/python
 WHEEL := build/wheel/.built
 WERROR ?= OFF
 SOURCES := $(shell find native src -type f -not -name '*.so' -not -path '*/__pycache__/*') CMakeLists.txt pyproject.toml
@@ -28,12 +32,9 @@ $(BIN)/python:
 	@echo "1/4 an environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-# uv takes half of pip's time for torch, and a tenth for two hundred packages. Where pip finds wheels on the machine itself
-# must be told to it; what it cannot install, pip does.
 $(VENV)/.torch: | $(VENV)/.build-tools
 	@echo "2/4 $(TORCH) (downloaded once), and meanwhile"
-	@UV_FIND_LINKS="$${PIP_FIND_LINKS:-$$($(BIN)/python -m pip config get global.find-links 2> /dev/null)}" \
-	  $(BIN)/uv pip install --python $(BIN)/python $(TORCH) || $(INSTALL) --progress-bar on $(TORCH)
+	@$(UV_INSTALL) $(TORCH) || $(INSTALL) --progress-bar on $(TORCH)
 	@touch $@
 
 # The wheel, not the checkout, is what everything below uses. It is compiled while other packages are being installed,
@@ -51,7 +52,7 @@ $(VENV)/.demo: $(WHEEL) | $(VENV)/.analysis
 
 $(VENV)/.analysis: pyproject.toml | $(VENV)/.torch $(VENV)/.build-tools
 	@packages=$$($(BIN)/python .ci/packages.py analysis); \
-	$(BIN)/uv pip install -q --python $(BIN)/python $$packages || $(INSTALL) $$packages
+	$(UV_INSTALL) -q $$packages || $(INSTALL) $$packages
 	@touch $@
 
 $(VENV)/.installed: $(WHEEL) | $(VENV)/.packages
@@ -62,7 +63,7 @@ $(VENV)/.installed: $(WHEEL) | $(VENV)/.packages
 # same moment would each compile all of it.
 $(VENV)/.packages: pyproject.toml | $(VENV)/.torch $(VENV)/.build-tools
 	@packages=$$($(BIN)/python .ci/packages.py test dev); echo "installing $$packages"; \
-	$(BIN)/uv pip install -q --python $(BIN)/python $$packages || $(INSTALL) $$packages
+	$(UV_INSTALL) -q $$packages || $(INSTALL) $$packages
 	@$(BIN)/python -m compileall -qq -j 2 -x '/(tests|testing|_vendor|f2py|distutils)/' \
 	  $(foreach each,torch sympy mpmath networkx numpy polars pyarrow _pytest,$(BIN)/../lib/python3*/site-packages/$(each)) || true
 	touch $@
@@ -136,7 +137,8 @@ native-test: build/asan/.tested build/tsan/.tested
 
 # What builds and installs the rest.
 $(VENV)/.build-tools: $(BIN)/python pyproject.toml
-	@$(INSTALL) $$($(BIN)/python .ci/packages.py build-system) uv
+	@packages=$$($(BIN)/python .ci/packages.py build-system); \
+	$(INSTALL) uv && $(UV_INSTALL) -q $$packages || $(INSTALL) $$packages
 	@touch $@
 
 build/native/.tested: $(VENV)/.build-tools $(NATIVE_SOURCES)

@@ -72,8 +72,18 @@ SITUATIONS = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("situation", SITUATIONS)
+# Every situation with the two commands; their options in the situations that differ most.
+MOST_UNLIKE = ("plain", "descriptors", "ignored", "environment")
+
+
+def _thorough(situation: str, mode: str) -> list[pytest.MarkDecorator]:
+    return [] if mode in ("run", "collect") or situation in MOST_UNLIKE else [pytest.mark.thorough]
+
+
+@pytest.mark.parametrize(
+    ("situation", "mode"),
+    [pytest.param(each, mode, marks=_thorough(each, mode)) for each in SITUATIONS for mode in MODES],
+)
 def test_it_is_started_as_without(situation: str, mode: str, probe: str, tmp_path: Path) -> None:
     """Descriptors, signals, group, nice, umask, limits, directory, environment, stdin, exit code."""
     if mode == "python -m" and situation in ("ignored, exec", "blocked", "deleted directory"):
