@@ -15,6 +15,7 @@ INSTALL = $(BIN)/python -m pip install -q --no-compile
 UV_INSTALL = UV_FIND_LINKS="$${PIP_FIND_LINKS:-$$($(BIN)/python -m pip config get global.find-links 2> /dev/null)}" \
 	$(BIN)/uv pip install --python $(BIN)/python
 WHEEL := build/wheel/.built
+INSTALL_WHEEL = $(UV_INSTALL) -q --reinstall --no-deps $(<D)/*.whl || $(INSTALL) --force-reinstall --no-deps $(<D)/*.whl
 WERROR ?= OFF
 SOURCES := $(shell find native src -type f -not -name '*.so' -not -path '*/__pycache__/*') CMakeLists.txt pyproject.toml
 
@@ -47,7 +48,7 @@ $(WHEEL): $(SOURCES) | $(VENV)/.build-tools
 
 # Without the packages of tests and linters.
 $(VENV)/.demo: $(WHEEL) | $(VENV)/.analysis
-	@$(INSTALL) --force-reinstall --no-deps $(<D)/*.whl
+	@$(INSTALL_WHEEL)
 	@touch $@
 
 $(VENV)/.analysis: pyproject.toml | $(VENV)/.torch $(VENV)/.build-tools
@@ -56,7 +57,7 @@ $(VENV)/.analysis: pyproject.toml | $(VENV)/.torch $(VENV)/.build-tools
 	@touch $@
 
 $(VENV)/.installed: $(WHEEL) | $(VENV)/.packages
-	$(INSTALL) --force-reinstall --no-deps $(<D)/*.whl
+	$(INSTALL_WHEEL)
 	touch $@ $(VENV)/.demo
 
 # What nearly every test imports is compiled at once, on all cores: five tests that import it for the first time at the
