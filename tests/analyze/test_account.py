@@ -281,6 +281,22 @@ def test_own_code_is_not_where_something_else_takes_the_time(tmp_path: Path) -> 
     assert sum(places.values()) <= finding.seconds + 1e-6
 
 
+def test_what_runs_in_an_evaluation_is_not_named_as_own_code(tmp_path: Path) -> None:
+    """Between its calls the program is sampled: what follows them may turn out to be no part of it."""
+    loop = Loop(Process(10, rank=0))
+    for i in range(40):
+        loop.step(MS, *PLAIN, ("own", 60 * MS))
+        loop.process.span("sample", "own_code", loop.t - 10 * MS, 10 * MS, where="log train.py:8")
+        if i % 10 == 9:
+            loop.process.span("sample", "own_code", loop.t + 100 * MS, 400 * MS, where="draw train.py:20")
+            loop.stage("pipeline", "evaluate", 600 * MS)
+    loop.process.write(tmp_path)
+    a = analyze(tmp_path)
+    assert _bound(a) == ("own_code", "log train.py:8")
+    assert a.own_code is not None
+    assert sum(p["seconds"] for p in a.own_code["places"]) == pytest.approx(40 * 0.01)
+
+
 def test_the_largest_part_wins_whatever_it_is(tmp_path: Path) -> None:
     """Forward 17 %, and 44 % that nobody can name: the verdict is about what cannot be seen."""
     p = Process(10, rank=0)

@@ -432,7 +432,7 @@ class _Analyzer:
         start, end, stage = overlay(main, others, self.auto)
         aside = out.phases.aside
         named = ~np.isin(stage, _OWN)
-        out.samples = out.samples.less(union(start[named], end[named]))
+        out.samples = out.samples.less(union_of(union(start[named], end[named]), out.phases.evaluation))
         out.account = account(start, end, stage, len(STAGES), steps.start, steps.end)
         inside = intersection((steps.start, steps.end), aside)
         if inside[0].size:
