@@ -263,6 +263,40 @@ def test_own_code_is_named_by_function_and_line(tmp_path: Path) -> None:
     assert _loud(a) == ["own_code"]
 
 
+@pytest.mark.parametrize(
+    "innermost", ["Condition.wait threading.py:324", "Connection._recv connection.py:384"]
+)
+def test_who_waits_for_a_thread_is_not_told_to_use_one(tmp_path: Path, innermost: str) -> None:
+    """A queue that another thread, or a process, fills too slowly."""
+    loop = Loop(Process(10, rank=0))
+    for _ in range(30):
+        loop.step(MS, ("own", 60 * MS), *PLAIN)
+        stack = f"main train.py:30;batches train.py:12;Queue.get queue.py:171;{innermost}"
+        at = loop.t - 95 * MS
+        loop.process.span("sample", "own_code", at, 55 * MS, where="batches train.py:12", stack=stack)
+        own = "main train.py:30;batches train.py:12"
+        loop.process.span("sample", "own_code", at + 55 * MS, 5 * MS, where="batches train.py:12", stack=own)
+    loop.process.write(tmp_path)
+    a = analyze(tmp_path)
+    assert _bound(a) == ("own_code", "batches train.py:12")
+    assert a.head[2].startswith("batches train.py:12 waits for another thread or process")
+    (finding,) = (f for f in a.findings if f.id == "own_code")
+    assert finding.advice == a.head[2]
+
+
+def test_a_function_of_many_lines_comes_before_a_longer_line(tmp_path: Path) -> None:
+    loop = Loop(Process(10, rank=0))
+    for _ in range(30):
+        loop.step(MS, ("own", 60 * MS), *PLAIN)
+        at = loop.t - 95 * MS
+        for k, (where, dur) in enumerate(
+            (("main train.py:9", 24), ("step env.py:4", 19), ("step env.py:5", 17))
+        ):
+            loop.process.span("sample", "own_code", at + 20 * k * MS, dur * MS, where=where)
+    loop.process.write(tmp_path)
+    assert _bound(analyze(tmp_path)) == ("own_code", "step env.py:4")
+
+
 def test_own_code_is_not_where_something_else_takes_the_time(tmp_path: Path) -> None:
     """A function that saves is sampled while it saves: that time is the checkpoint's."""
     loop = Loop(Process(10, rank=0))

@@ -13,6 +13,7 @@ import numpy as np
 
 from dftracer.analyze.intervals import Intervals, measure
 from dftracer.analyze.stages import AI_CATEGORIES, CLASSES, class_of, is_io
+from dftracer.analyze.thresholds import MAJORITY
 from dftracer.load._scan import arg_texts
 from dftracer.load.chunk import Chunk, Ints, int64s
 
@@ -21,6 +22,20 @@ LONG_US: Final = 50  # a long call takes at least this
 _MAX = 50_000  # long calls that are kept
 _COLUMNS = 5  # tid, ts, dur, pair, file
 _CALLS = (CLASSES.index("inherit"), CLASSES.index("process"))
+# The innermost function of a thread that waits for another one, or for a process.
+_WAITING: Final = {
+    "Condition.wait threading.py",
+    "Thread._wait_for_tstate_lock threading.py",
+    "Thread.join threading.py",
+    "Queue.get queue.py",
+    "Queue.get queues.py",
+    "SimpleQueue.get queues.py",
+    "Connection._recv connection.py",
+    "EpollSelector.select selectors.py",
+    "_PollLikeSelector.select selectors.py",
+    "Popen.poll popen_fork.py",
+    "Popen._try_wait subprocess.py",
+}
 _MIN = 0.002  # of all samples: what is less is not drawn
 
 
@@ -137,6 +152,25 @@ class Samples:
         sums = np.bincount(self.where, weights=time, minlength=len(self.names))
         order = sorted(np.flatnonzero(sums).tolist(), key=lambda i: (-sums[i], self.names[i]))
         return {self.names[i]: float(sums[i]) / 1e6 for i in order}
+
+    def places(self, within: Intervals) -> dict[str, float]:
+        """By place: the lines of the function that takes longest come first, whatever a line of another one takes."""
+        lines = self.seconds(within)
+        functions: dict[str, float] = {}
+        for where, seconds in lines.items():
+            function = where.rpartition(":")[0]
+            functions[function] = functions.get(function, 0.0) + seconds
+        order = sorted(lines, key=lambda where: -functions[where.rpartition(":")[0]])  # stable: then by line
+        return {where: lines[where] for where in order}
+
+    def waits_at(self, place: str) -> bool:
+        """Whether the program mostly waits there for another thread or process."""
+        if place not in self.names:
+            return False
+        here = self.where == self.names.index(place)
+        waiting = [n.rpartition(";")[2].rpartition(":")[0] in _WAITING for n in self.names]
+        waits = here & np.array(waiting, bool)[self.stack]
+        return bool(self.dur[waits].sum() > MAJORITY * self.dur[here].sum())
 
     def flame(self) -> dict[str, Any]:
         """The stacks as a tree: `name`, `seconds` with everything below it, `children`, the longest first."""

@@ -176,16 +176,16 @@ def user_words(rank: Rank) -> str | None:
 
 
 def own_code_places(rank: Rank) -> dict[str, float]:
-    """Where the program's own code spent its time, as sampled: seconds, the longest first."""
+    """Where the program's own code spent its time, as sampled: seconds, those of the longest function first."""
     steps = rank.main.steps
     if not len(steps):
         return {}
-    return rank.main.samples.seconds((steps.start[rank.main.spent.first :][:1], steps.end[-1:]))
+    return rank.main.samples.places((steps.start[rank.main.spent.first :][:1], steps.end[-1:]))
 
 
 def between_place(rank: Rank) -> str | None:
     """Where most of the time between steps was spent."""
-    places = rank.main.samples.seconds(rank.main.phases.gaps)
+    places = rank.main.samples.places(rank.main.phases.gaps)
     return next((where for where in places if where), None)
 
 
