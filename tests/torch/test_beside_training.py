@@ -109,3 +109,26 @@ def test_what_libraries_do_at_the_end_is_no_code_of_the_program(run_program: Any
     where = {e["args"]["where"] for e in run.of("sample")}
     assert any(w.startswith("<module> program.py:") for w in where)
     assert not any(w.startswith("tidy_up ") for w in where)
+
+
+def test_the_first_optimizer_says_how_long_it_imported(run_program: Any) -> None:
+    run = run_program(
+        """
+    import sys
+    from dftracer import auto
+    auto.install()
+    import torch, torch._dynamo
+
+    def parameters(model):
+        sys.modules.setdefault("torch._dynamo", torch._dynamo)  # where torch itself would import it
+        yield from model.parameters()
+
+    model = torch.nn.Linear(4, 1)
+    del sys.modules["torch._dynamo"]
+    for _ in range(2):
+        optimizer = torch.optim.SGD(parameters(model), 0.1)
+    """
+    )
+    first, second = (e["args"] for e in run.of("dftracer") if e["name"] == "optimizer")
+    assert first["importing_us"] > 0
+    assert "importing_us" not in second
