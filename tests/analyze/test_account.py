@@ -287,6 +287,37 @@ def test_who_waits_for_a_thread_is_not_told_to_use_one(tmp_path: Path, innermost
     assert finding.advice == a.head[2]
 
 
+def test_what_a_framework_does_is_not_said_of_its_caller(tmp_path: Path) -> None:
+    loop = Loop(Process(10, rank=0))
+    trainer = "<module> train.py:32;Trainer.train trainer.py:15;Trainer._run_epoch trainer.py:19"
+    for _ in range(30):
+        loop.step(MS, ("own", 60 * MS), *PLAIN)
+        at = loop.t - 95 * MS
+        for k, (where, stack) in enumerate(
+            (
+                (
+                    "<module> train.py:32",
+                    f"{trainer};Trainer._clip_grad_norm trainer.py:27;clip clip_grad.py:4",
+                ),
+                ("<module> train.py:32", trainer),
+                (
+                    "Log.on_step_end train.py:9",
+                    f"{trainer};Handler.on_step_end call.py:2;Log.on_step_end train.py:9",
+                ),
+            )
+        ):
+            dur = (30, 10, 20)[k] * MS
+            loop.process.span("sample", "own_code", at, dur, where=where, stack=stack)
+            at += dur
+    loop.process.write(tmp_path)
+    (finding,) = (f for f in analyze(tmp_path).findings if f.id == "own_code")
+    assert [*finding.evidence["where_s"]] == [
+        "Trainer._clip_grad_norm trainer.py:27",
+        "Log.on_step_end train.py:9",
+        "Trainer._run_epoch trainer.py:19",
+    ]
+
+
 def test_a_function_of_many_lines_comes_before_a_longer_line(tmp_path: Path) -> None:
     loop = Loop(Process(10, rank=0))
     for _ in range(30):

@@ -36,6 +36,15 @@ _WAITING: Final = {
     "Popen.poll popen_fork.py",
     "Popen._try_wait subprocess.py",
 }
+# The functions of a framework in which it goes from step to step: their caller is no place to look at.
+_LOOPS: Final = {
+    "Trainer._inner_training_loop trainer.py",
+    "Trainer._run_epoch trainer.py",
+    "_FitLoop.run fit_loop.py",
+    "_FitLoop.advance fit_loop.py",
+    "_TrainingEpochLoop.run training_epoch_loop.py",
+    "_TrainingEpochLoop.advance training_epoch_loop.py",
+}
 _MIN = 0.002  # of all samples: what is less is not drawn
 
 
@@ -138,6 +147,10 @@ class Samples:
         if not self._parts:
             return Samples()
         start, dur, where, stack = (np.concatenate(c) for c in columns)
+        names = [*numbers]
+        pairs, pair = np.unique(where * len(names) + stack, return_inverse=True)
+        places = [_place(names[p // len(names)], names[p % len(names)].split(";")) for p in pairs.tolist()]
+        where = np.array([numbers.setdefault(place, len(numbers)) for place in places], np.int64)[pair]
         return Samples([*numbers], start, dur, where, stack)
 
     def less(self, known: Intervals) -> Samples:
@@ -183,6 +196,14 @@ class Samples:
                 at = at["children"].setdefault(frame, {"name": frame, "seconds": 0.0, "children": {}})
                 at["seconds"] += seconds
         return _listed(root, root["seconds"] * _MIN)
+
+
+def _place(where: str, stack: list[str]) -> str:
+    """Where a sample was; of a framework's loop, that the program called, what the loop called."""
+    loops = [i for i, frame in enumerate(stack) if frame.rpartition(":")[0] in _LOOPS]
+    if not loops or where in stack[loops[-1] + 1 :]:
+        return where
+    return stack[min(loops[-1] + 1, len(stack) - 1)]
 
 
 def _listed(node: dict[str, Any], least: float) -> dict[str, Any]:
