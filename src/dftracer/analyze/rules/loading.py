@@ -124,8 +124,8 @@ def too_few_workers(c: Context) -> Iterator[Finding]:
     advice = f"Use num_workers={needed} (if the machine has the cores), or make an item cheaper to load."
     if cores:
         advice = (
-            f"Make an item cheaper to load: the machine has {cores}, so num_workers={needed} helps only as far as"
-            " the workers wait for storage."
+            f"Make an item cheaper to load: the machine has {cores}, so num_workers={needed} helps only as far"
+            " as the workers wait for storage."
         )
     yield c.finding(
         "too_few_workers",

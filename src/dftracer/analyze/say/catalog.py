@@ -373,8 +373,8 @@ _GPU_UNSEEN = (
     "Leave DFTRACER_DEVICE_EVENTS on, or record a profiler window (dftracer.python.torch.trace_handler)."
 )
 _WAITING = (
-    "{place} waits for another thread or process: make what it does cheaper, let several of them do it, or let it"
-    " work further ahead."
+    "{place} waits for another thread or process: make what it does cheaper, let several of them do it, or"
+    " let it work further ahead."
 )
 _BATCHED = (
     "An item takes microseconds: workers would cost more than they save. Take whole batches at once"
