@@ -3,6 +3,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <ctime>
 #include <string>
 #include <vector>
@@ -31,6 +32,15 @@ void append_frame(std::string& out, const StackFrame& f) {
   size_t slash = f.file.rfind('/');
   out.append(f.function).append(" ").append(slash == f.file.npos ? f.file : f.file.substr(slash + 1)).append(":");
   append_int(out, f.line);
+}
+
+// Callbacks at the interpreter's exit are called by no code of the program.
+bool is_of_program(const std::vector<StackFrame>& frames) {
+  const StackFrame& outermost = frames.back();
+  if (frames.size() == kDeepest || outermost.function == "<module>" || outermost.function.ends_with("_bootstrap") ||
+      outermost.file.starts_with("<frozen "))
+    return true;
+  return std::any_of(frames.begin(), frames.end(), [](const StackFrame& f) { return is_user_code(f.file); });
 }
 
 void write_sample(const Shown& shown, const std::vector<StackFrame>& frames, int64_t start, int64_t end, int64_t step,
@@ -95,7 +105,8 @@ void* sample(void*) {
       try {
         const auto& frames = reader.read(thread, kDeepest);
         bool still = each.now.own_since.load(std::memory_order_acquire) == since;
-        if (!frames.empty() && still) write_sample(each, frames, now - stretch, now, step, epoch);
+        if (!frames.empty() && still && is_of_program(frames))
+          write_sample(each, frames, now - stretch, now, step, epoch);
       } catch (const std::bad_alloc&) {
         count_lost(Drop::kMemory);
       }

@@ -11,6 +11,8 @@ constexpr int64_t kFewCalls = 4;         // of a model that does not train, befo
 constexpr int64_t kManyCalls = 64;       // of other models, after which a step of inference begins with another one
 constexpr int64_t kShortBeside = 4;      // times as short
 constexpr int64_t kSamePace = 10;        // times as long: a pause between calls of a rollout that ends it
+constexpr int64_t kLongAfter = 10;       // times as long as all calls of an evaluation: what follows is no part of it
+constexpr int64_t kLongBetween = 4;      // times as long as a call: the program does something else between two of them
 constexpr size_t kMaxModels = 16;
 constexpr size_t kMaxLoaders = 64;  // a program may make one for every step
 
@@ -101,7 +103,7 @@ void StepRule::publish(int64_t t) {
   now_.doing.store(doing(), std::memory_order_relaxed);
   now_.stepped.store(step_ && step_->stepped, std::memory_order_relaxed);
   bool own = (step_ || first_) && !fetching_ && !in_model_ && !forward_ && !marked_ && !depth_ && optimizers_.empty() &&
-             !evaluation_.on && !framework_evaluates_;
+             (!evaluation_.on || evaluation_.by_calls) && !framework_evaluates_;
   if (!own) {
     now_.own_since.store(0, std::memory_order_relaxed);
   } else if (!now_.own_since.load(std::memory_order_relaxed)) {
@@ -146,7 +148,7 @@ void StepRule::fetched(const PassPtr& of, int64_t start, int64_t end, bool gradi
     return;
   }
   settle_calls(start, false);
-  forward_ = teacher_ = marked_ = 0;
+  forward_ = teacher_ = marked_ = paused_ = 0;
   const bool training = (of->trains || (gradients && trains(of->loader).value_or(true))) && !framework_evaluates_;
   if (inferring_ && !framework_evaluates_) {
     if (step_) close(start);
@@ -267,6 +269,7 @@ bool StepRule::model_begins(int64_t t, bool gradients, uintptr_t model, bool eva
     called_without_gradients(t, model, evaluating);
   } else {
     know(model);
+    acting_call(t, model);
     called_with_gradients(t, evaluating);
   }
   publish(t);
@@ -296,8 +299,29 @@ void StepRule::called_with_gradients(int64_t t, bool evaluating) {
   }
 }
 
+// The steps of a sequence follow each other at once, and the parts of a network are called once each.
+void StepRule::acting_call(int64_t t, uintptr_t model) {
+  acting_call_ = t;
+  if (!paused_) acting_model_ = model;
+  if (!paused_ || model != acting_model_ || t - paused_ <= kLongBetween * longest_call_) return;
+  acting_ = ++pauses_ > kFewCalls || acting_;
+}
+
+void StepRule::acting_call_ends(int64_t t) {
+  longest_call_ = std::max(paused_ ? longest_call_ : 0, t - std::exchange(acting_call_, 0));
+  paused_ = t;
+  if (!acting_ || !forward_ || evaluation_.on || !optimizers_.empty()) return;
+  events_.ends(Stage::kForward);
+  write(Stage::kForward, forward_, t);
+  if (!acting_since_) acting_since_ = forward_;
+  if (step_) (step_->stepped ? step_->later : step_->seen).forward = true;
+  forward_ = teacher_ = 0;
+  forward_done_ = t;
+}
+
 void StepRule::model_ends(int64_t t) {
   if (--in_model_) return;
+  if (acting_call_) acting_call_ends(t);
   if (call_start_) {
     if (step_ && step_->inference) {
       events_.ends(Stage::kForward);
@@ -463,7 +487,8 @@ void StepRule::begin_backward(int64_t t) {
     seen.unseen = true;
     events_.forward_unseen();
   }
-  marked_ = forward_ = teacher_ = 0;
+  marked_ = forward_ = teacher_ = paused_ = acting_since_ = 0;
+  acting_ = std::exchange(pauses_, 0) > kFewCalls;
   publish(t);
 }
 
@@ -535,6 +560,7 @@ void StepRule::backward_ends(int64_t t, std::string_view error) {
 // gradients of which gradients are taken are a part of forward (a penalty, a force).
 void StepRule::took_gradients(int64_t start, int64_t end, bool of_graph) {
   if (depth_) return;
+  if (paused_) paused_ = end;
   if (transforms_) {
     transform_gradients_ = {start, end};
     return;
@@ -593,7 +619,8 @@ void StepRule::backward_by_gradients() {
     seen.unseen = true;
     events_.forward_unseen();
   }
-  marked_ = forward_ = teacher_ = 0;
+  marked_ = forward_ = teacher_ = paused_ = acting_since_ = 0;
+  acting_ = std::exchange(pauses_, 0) > kFewCalls;
   free_ = backward_end_ = begun;
 }
 
@@ -823,6 +850,7 @@ StepRule::Step& StepRule::open_without_fetch(int64_t t) {
     return open(start, end, nullptr);
   }
   int64_t forward = marked_ ? marked_ : forward_ ? forward_ : teacher_ ? teacher_ : t;
+  if (acting_since_) forward = acting_since_;
   if (rollout_pace_ && forward - rollout_latest_ <= kSamePace * rollout_pace_) forward = rollout_;
   int64_t from = fresh_ ? forward : free_ ? free_ : t;
   return open(from, from, nullptr);
@@ -875,6 +903,9 @@ void StepRule::begin_evaluation(int64_t t, bool in_mode) { evaluation_ = {t, nul
 void StepRule::end_evaluation(int64_t end) {
   if (!evaluation_.on) return;
   int64_t start = evaluation_.start;
+  // A test after training says nothing of what the program does then.
+  int64_t calls = helpers_end_ - start;
+  if (evaluation_.by_calls && calls > 0 && end - helpers_end_ > kLongAfter * calls) end = helpers_end_;
   evaluation_ = {};
   saw(end);
   Args args;

@@ -17,7 +17,10 @@
 //     targets or inputs: forward begins with them;
 //   - before any optimizer and any backward it is inference: a step for each batch, or for each call of the same model.
 //     There a model in evaluation mode may have gradients on.
-// A function whose gradients `torch.func` takes counts as a model, called with gradients on.
+// An evaluation that only calls tell of ends with the last of them if what follows takes many times as long. A model
+// that is called again and again before one backward, with long pauses, acts in an environment: each call is a forward
+// of its own, and the pauses are the program's own code. A function whose gradients `torch.func` takes counts as a
+// model, called with gradients on.
 //
 // Gradients that a program takes without `backward` are a step's backward if an optimizer uses them. In a program that
 // has no torch optimizer and never calls `backward` they always are.
@@ -204,6 +207,8 @@ class StepRule {
   void settle_calls(int64_t t, bool forward_follows);
   void rollout_call(int64_t t);
   void helper_call(int64_t t);
+  void acting_call(int64_t t, uintptr_t model);
+  void acting_call_ends(int64_t t);
   bool follows_helpers(int64_t t) const;
   void begin_evaluation(int64_t t, bool in_mode);
   void end_evaluation(int64_t end);
@@ -257,6 +262,12 @@ class StepRule {
   int64_t call_start_ = 0;
   int64_t helpers_ = 0, helpers_start_ = 0, helpers_end_ = 0;    // calls in a row that may help the forward after them
   int64_t rollout_ = 0, rollout_latest_ = 0, rollout_pace_ = 0;  // since the optimizer was made: its first call
+  int64_t paused_ = 0;  // since the latest call with gradients on, in this forward; 0 before one
+  int64_t pauses_ = 0;  // long ones between such calls since the last backward
+  int64_t acting_call_ = 0, longest_call_ = 0;  // such a call that is running, and how long they take
+  int64_t acting_since_ = 0;                    // the first forward of its own since the last backward
+  uintptr_t acting_model_ = 0;                  // that was called first since the last backward
+  bool acting_ = false;
   int in_model_ = 0;
   bool fetching_ = false, framework_evaluates_ = false, rollouts_ = false, inferring_ = false;
   bool backward_called_ = false;

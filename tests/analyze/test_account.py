@@ -150,7 +150,10 @@ def test_the_time_between_steps_has_its_own_place(tmp_path: Path) -> None:
     loop.process.write(tmp_path)
     result = document(analyze(tmp_path))
     assert (result["bound"]["id"], result["bound"]["stage"]) == ("between_steps", "plot train.py:30")
-    assert "plot train.py:30" in result["head"][0]
+    assert result["head"][0] == (
+        "The time between steps is the largest part: 4.50 s, 70 % of the time, in no step,"
+        " most of it in plot train.py:30."
+    )
     assert "plot train.py:30" in result["head"][2]
     found = next(f for f in result["findings"] if f["id"] == "between_steps")
     assert "plot train.py:30" in found["title"]
@@ -263,6 +266,71 @@ def test_own_code_is_named_by_function_and_line(tmp_path: Path) -> None:
     assert _loud(a) == ["own_code"]
 
 
+@pytest.mark.parametrize(
+    "innermost", ["Condition.wait threading.py:324", "Connection._recv connection.py:384"]
+)
+def test_who_waits_for_a_thread_is_not_told_to_use_one(tmp_path: Path, innermost: str) -> None:
+    """A queue that another thread, or a process, fills too slowly."""
+    loop = Loop(Process(10, rank=0))
+    for _ in range(30):
+        loop.step(MS, ("own", 60 * MS), *PLAIN)
+        stack = f"main train.py:30;batches train.py:12;Queue.get queue.py:171;{innermost}"
+        at = loop.t - 95 * MS
+        loop.process.span("sample", "own_code", at, 55 * MS, where="batches train.py:12", stack=stack)
+        own = "main train.py:30;batches train.py:12"
+        loop.process.span("sample", "own_code", at + 55 * MS, 5 * MS, where="batches train.py:12", stack=own)
+    loop.process.write(tmp_path)
+    a = analyze(tmp_path)
+    assert _bound(a) == ("own_code", "batches train.py:12")
+    assert a.head[2].startswith("batches train.py:12 waits for another thread or process")
+    (finding,) = (f for f in a.findings if f.id == "own_code")
+    assert finding.advice == a.head[2]
+
+
+def test_what_a_framework_does_is_not_said_of_its_caller(tmp_path: Path) -> None:
+    loop = Loop(Process(10, rank=0))
+    trainer = "<module> train.py:32;Trainer.train trainer.py:15;Trainer._run_epoch trainer.py:19"
+    for _ in range(30):
+        loop.step(MS, ("own", 60 * MS), *PLAIN)
+        at = loop.t - 95 * MS
+        for k, (where, stack) in enumerate(
+            (
+                (
+                    "<module> train.py:32",
+                    f"{trainer};Trainer._clip_grad_norm trainer.py:27;clip clip_grad.py:4",
+                ),
+                ("<module> train.py:32", trainer),
+                (
+                    "Log.on_step_end train.py:9",
+                    f"{trainer};Handler.on_step_end call.py:2;Log.on_step_end train.py:9",
+                ),
+            )
+        ):
+            dur = (30, 10, 20)[k] * MS
+            loop.process.span("sample", "own_code", at, dur, where=where, stack=stack)
+            at += dur
+    loop.process.write(tmp_path)
+    (finding,) = (f for f in analyze(tmp_path).findings if f.id == "own_code")
+    assert [*finding.evidence["where_s"]] == [
+        "Trainer._clip_grad_norm trainer.py:27",
+        "Log.on_step_end train.py:9",
+        "Trainer._run_epoch trainer.py:19",
+    ]
+
+
+def test_a_function_of_many_lines_comes_before_a_longer_line(tmp_path: Path) -> None:
+    loop = Loop(Process(10, rank=0))
+    for _ in range(30):
+        loop.step(MS, ("own", 60 * MS), *PLAIN)
+        at = loop.t - 95 * MS
+        for k, (where, dur) in enumerate(
+            (("main train.py:9", 24), ("step env.py:4", 19), ("step env.py:5", 17))
+        ):
+            loop.process.span("sample", "own_code", at + 20 * k * MS, dur * MS, where=where)
+    loop.process.write(tmp_path)
+    assert _bound(analyze(tmp_path)) == ("own_code", "step env.py:4")
+
+
 def test_own_code_is_not_where_something_else_takes_the_time(tmp_path: Path) -> None:
     """A function that saves is sampled while it saves: that time is the checkpoint's."""
     loop = Loop(Process(10, rank=0))
@@ -279,6 +347,22 @@ def test_own_code_is_not_where_something_else_takes_the_time(tmp_path: Path) -> 
     places = finding.evidence["where_s"]
     assert places["gather train.py:136"] == pytest.approx(0.9 * finding.seconds, rel=0.01)
     assert sum(places.values()) <= finding.seconds + 1e-6
+
+
+def test_what_runs_in_an_evaluation_is_not_named_as_own_code(tmp_path: Path) -> None:
+    """Between its calls the program is sampled: what follows them may turn out to be no part of it."""
+    loop = Loop(Process(10, rank=0))
+    for i in range(40):
+        loop.step(MS, *PLAIN, ("own", 60 * MS))
+        loop.process.span("sample", "own_code", loop.t - 10 * MS, 10 * MS, where="log train.py:8")
+        if i % 10 == 9:
+            loop.process.span("sample", "own_code", loop.t + 100 * MS, 400 * MS, where="draw train.py:20")
+            loop.stage("pipeline", "evaluate", 600 * MS)
+    loop.process.write(tmp_path)
+    a = analyze(tmp_path)
+    assert _bound(a) == ("own_code", "log train.py:8")
+    assert a.own_code is not None
+    assert sum(p["seconds"] for p in a.own_code["places"]) == pytest.approx(40 * 0.01)
 
 
 def test_the_largest_part_wins_whatever_it_is(tmp_path: Path) -> None:

@@ -38,9 +38,11 @@ CASES: tuple[tuple[str, Case, str, str], ...] = (
     ("compilation", replace(USUAL, compiled=True), "Keep compiled code", "ecompil"),
     ("compilation", replace(USUAL, compiled=True, recompiled=True), "Avoid recompiling", ""),
     ("between_steps", replace(USUAL, automatic=True, place="f a.py:1"), "f a.py:1", "Annotate"),
+    ("between_steps", replace(USUAL, place="f a.py:1", waiting=True), "f a.py:1 waits", "in another thread"),
     ("between_steps", replace(USUAL, automatic=True), "between its steps", "Annotate"),
     ("between_steps", USUAL, "Annotate", ""),
     ("other", USUAL, "overlap", ""),
+    ("own_code", replace(USUAL, place="f train.py:8", waiting=True), "further ahead", "in another thread"),
     ("own_code", replace(USUAL, place="f train.py:8", model_unseen=True), "ai.compute.forward", "less"),
     ("own_code", replace(USUAL, model_unseen=True), "ai.compute.forward", "less"),
     ("own_code", replace(USUAL, place="log train.py:8"), "log train.py:8", ""),
@@ -97,6 +99,29 @@ def test_who_traces_with_dftracer_run_is_not_told_to(tmp_path: Path) -> None:
     assert a.bound.part.id == "own_code"
     assert "ai.compute.forward" in _words(a)
     assert "dftracer run" not in _words(a)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_who_has_few_cores_is_told_how_many_beside_the_workers(tmp_path: Path, workers: int) -> None:
+    """85 of 100 ms are waited for items that two workers, or none, always work at."""
+    for cpus in (2, 64):
+        p = Process(10, rank=0)
+        makers = [Process(11 + k, ppid=10) for k in range(workers)]
+        t = 0
+        for i in range(40):
+            for by in makers or [p]:
+                by.span("data", "item", t + 1, (95 if workers else 80) * MS, image_idx=i)
+            t = p.step(i + 1, t, 85 * MS, 15 * MS, step=i)
+            p.span("compute", "forward", t - 15 * MS, 15 * MS)
+        p.counter("host.cpu", t, user_us=t, system_us=0, cpus=cpus, runnable=1)
+        directory = tmp_path / str(cpus)
+        directory.mkdir()
+        for each in (p, *makers):
+            each.write(directory)
+        a = analyze(directory)
+        found = next(f for f in a.findings.every() if f.id == "too_few_workers")
+        assert "num_workers" in found.advice
+        assert ("the machine has 2 cores" in found.advice) == (cpus == 2)
 
 
 @pytest.mark.parametrize("loader", [True, False])

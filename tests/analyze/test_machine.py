@@ -126,6 +126,29 @@ def test_workers_without_a_cpu(tmp_path: Path) -> None:
     assert f.evidence["waited_by_workers_s"] == pytest.approx(0.6 * 7.5, rel=0.01)
 
 
+@pytest.mark.parametrize("share", [0.9, 0.4])
+def test_items_that_waited_for_a_cpu_are_not_slow_by_themselves(tmp_path: Path, share: float) -> None:
+    """Every 25th item of the main thread takes 61 ms, the others 1 ms; most of that, or less, it waited for a CPU."""
+    p = Process(10, rank=0)
+    t = waited = 0
+    at = [(0, 0)]
+    for i in range(200):
+        dur = 61 * MS if i % 25 == 24 else MS
+        p.span("data", "item", t + 1, dur, image_idx=i)
+        waited += int(share * (dur - MS))
+        t = p.step(i + 1, t, dur + 100, 200, step=i)
+        p.span("compute", "forward", t - 200, 200)
+        at.append((t, waited))
+    for end, waits in at[:: len(at) // 10]:
+        _cpu(p, end, end - waits, waits)
+        p.counter("host.cpu", end, user_us=2 * end, system_us=0, cpus=2, runnable=5)
+    p.write(tmp_path)
+    a = analyze(tmp_path)
+    busy = _finding(a, "machine_busy")
+    assert ("slow_items" in {f.id for f in busy.symptoms}) == (share == 0.9)
+    assert "input_bound" in {f.id for f in a.findings.every()}
+
+
 def _outliers(tmp_path: Path, waited_by_slow: int) -> Analysis:
     """Two of a hundred steps take 0.5 s longer; how long did each wait for a CPU?"""
     p = Process(10, rank=0)

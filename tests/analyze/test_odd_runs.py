@@ -215,10 +215,24 @@ def test_compilers_are_no_workers_of_the_loader(tmp_path: Path) -> None:
     assert [w["pid"] for w in result["workers"]] == [16]
 
 
-def _set_up(p: Process, at: int) -> int:
+def _set_up(p: Process, at: int, **more: int) -> int:
     """What automatic tracing tells before the first step: when torch was there, and an optimizer."""
-    p.span("dftracer", "optimizer", at, 0, auto=1, imported_us=EPOCH_US)
+    p.span("dftracer", "optimizer", at, 0, auto=1, imported_us=EPOCH_US, **more)
     return at
+
+
+@pytest.mark.parametrize(("importing", "told"), [(0, 0.9), (500, 0.4), (890, None)])
+def test_what_the_first_optimizer_imports_is_no_set_up(
+    tmp_path: Path, importing: int, told: float | None
+) -> None:
+    p = Process(10, rank=0)
+    t = _set_up(p, 900 * MS, **({"importing_us": importing * MS} if importing else {}))
+    for i in range(30):
+        p.span("compute", "forward", t + MS, 9 * MS, auto=1)
+        t = p.step(i + 1, t, MS, 10 * MS, step=i, auto=1)
+    a, _ = _analysis_of(p, tmp_path)
+    found = [f.seconds for f in a.findings if f.id == "before_first_step"]
+    assert found == ([] if told is None else [pytest.approx(told)])
 
 
 def test_start_up_that_wins_is_told_whole(tmp_path: Path) -> None:

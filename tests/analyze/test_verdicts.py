@@ -703,6 +703,36 @@ def test_a_checkpoint_after_the_last_step_is_seen_whole(tmp_path: Path) -> None:
     assert a.bound.part.share == pytest.approx(4 / 6)
 
 
+def test_one_checkpoint_after_the_last_step_does_not_hide_those_in_steps(tmp_path: Path) -> None:
+    """Shares of one sentence are of one time."""
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(30):
+        saves = [("checkpoint", "capture", 90 * MS)] if i % 5 == 4 else []
+        t = _step(p, i + 1, t, 0, [*_plain(30, 20, 10), *saves], step=i)
+    p.span("checkpoint", "capture", t, 90 * MS)
+    p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert a.verdict == "Forward is the largest part (38 %); 24 % is checkpointing."
+
+
+def test_a_first_epoch_that_takes_longer_than_all_others_is_the_reason(tmp_path: Path) -> None:
+    """Items are kept in memory from the second epoch on."""
+    p = Process(10, rank=0)
+    t = 0
+    for e in range(5):
+        for i in range(32):
+            wait = 400 * MS if e == 0 else 0
+            if wait:
+                p.span("data", "item", t + 1, wait - MS)
+            t = _step(p, i + 1, t, wait, _plain(10, 8, 2), epoch=e)
+    p.write(tmp_path)
+    a = _checked(analyze(tmp_path))
+    assert _bound(a) == ("compute", "forward")
+    why = "Warm-up: the first 33 steps take 20 times as long as a usual one (mostly preprocessing)"
+    assert head(a)[1].startswith(why)
+
+
 @pytest.mark.parametrize("labelled", [True, False])
 @pytest.mark.parametrize("times", [1, 3])
 def test_reading_once_per_epoch_is_no_reading_again(tmp_path: Path, labelled: bool, times: int) -> None:

@@ -220,6 +220,20 @@ TEST(calls_without_gradients_between_steps_are_evaluation_until_training_goes_on
   CHECK_EQ(p.events.of("forward"), "100-102; 200-202");
 }
 
+TEST(what_takes_many_times_as_long_as_a_test_before_it_is_no_part_of_it) {
+  Program p;
+  p.made(1);
+  for (int64_t t : {1000, 2000}) {  // the next fold is prepared in between
+    p.train(t);
+    p.call(t + 20, t + 25, false, p.model);
+    CHECK_EQ(p.now.own_since.load(), t + 25);
+  }
+  p.train(3000);
+  p.rule.finish(3100, "");
+  CHECK_EQ(p.events.of("evaluate"), "1020-1025; 2020-2025");
+  CHECK_EQ(p.events.of("forward"), "1000-1002; 2000-2002; 3000-3002");
+}
+
 TEST(without_a_loader_training_goes_on_after_an_evaluation_that_has_one) {
   Program p;
   p.made(1);
@@ -311,6 +325,63 @@ TEST(rollouts_are_the_programs_own_code) {
   p.rule.finish(3000, "");
   CHECK_EQ(p.events.of("evaluate"), "");
   CHECK_EQ(p.events.of("forward"), "1200-1202; 1300-1302; 2200-2202; 2300-2302");
+}
+
+TEST(a_model_that_acts_with_gradients_on_is_forward_while_it_is_called) {
+  Program p;
+  p.made(1);
+  auto episode = [&](int64_t t, int64_t pause) {
+    for (int64_t i = 0; i < 8; ++i) p.call(t + i * (10 + pause), t + i * (10 + pause) + 10, true, p.model);
+    int64_t own = p.now.own_since.load();
+    t += 8 * (10 + pause);
+    p.rule.backward_begins(t);
+    p.rule.backward_ends(t + 1);
+    p.rule.optimizer_begins(p.optimizer, t + 2);
+    p.rule.optimizer_ends(p.optimizer, t + 3, false);
+    return own;
+  };
+  episode(1000, 90);
+  // It shows in the first episode, and is known in the next.
+  CHECK_EQ(p.events.of("forward"), "1000-1510; 1600-1610; 1700-1710");
+  p.events.all.clear();
+  CHECK_EQ(episode(2000, 90), 2710);
+  CHECK_EQ(p.events.of("forward"),
+           "2000-2010; 2100-2110; 2200-2210; 2300-2310; 2400-2410; 2500-2510; 2600-2610; 2700-2710");
+  p.events.all.clear();
+  episode(3000, 30);  // a sequence, now
+  episode(4000, 30);
+  CHECK_EQ(p.events.of("forward").substr(p.events.of("forward").rfind(' ') + 1), "4000-4320");
+  p.rule.finish(5000, "");
+  CHECK_EQ(p.events.of("block"), "1803-2803,\"step\":1; 2803-3323,\"step\":2; 3323-4323,\"step\":3");
+  CHECK_EQ(p.events.unseen, 0);
+}
+
+TEST(parts_of_a_network_and_gradients_between_calls_are_no_pause) {
+  Program parts;
+  parts.made(1);
+  for (int64_t t : {1000, 2000}) {  // layers, with functions between them that take longer
+    for (int64_t i = 0; i < 8; ++i) parts.call(t + 100 * i, t + 100 * i + 10, true, uintptr_t(20 + i));
+    parts.rule.backward_begins(t + 800);
+    parts.rule.backward_ends(t + 801);
+    parts.rule.optimizer_begins(parts.optimizer, t + 802);
+    parts.rule.optimizer_ends(parts.optimizer, t + 803, false);
+  }
+  parts.rule.finish(3000, "");
+  CHECK_EQ(parts.events.of("forward"), "1000-1800; 2000-2800");
+  Program p;
+  p.made(1);
+  for (int64_t t : {1000, 2000}) {  // a residual takes longer than the network
+    for (int64_t i = 0; i < 8; ++i) {
+      p.call(t + 100 * i, t + 100 * i + 10, true, p.model);
+      p.rule.took_gradients(t + 100 * i + 20, t + 100 * i + 90, true);
+    }
+    p.rule.backward_begins(t + 800);
+    p.rule.backward_ends(t + 801);
+    p.rule.optimizer_begins(p.optimizer, t + 802);
+    p.rule.optimizer_ends(p.optimizer, t + 803, false);
+  }
+  p.rule.finish(3000, "");
+  CHECK_EQ(p.events.of("forward"), "1000-1800; 2000-2800");
 }
 
 TEST(rollouts_after_an_evaluation_are_no_part_of_it) {

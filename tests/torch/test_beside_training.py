@@ -81,3 +81,54 @@ def test_a_killed_program_keeps_the_windows_it_had_written(run_program: Any) -> 
     assert found["cut"] == len(cut) <= 2000
     assert len({e["id"] for e in cut}) == len({e["ts"] for e in cut}) == len(cut)
     assert set(found) <= {"written", "cut"}
+
+
+def test_what_libraries_do_at_the_end_is_no_code_of_the_program(run_program: Any) -> None:
+    run = run_program(
+        """
+    import atexit, time
+    from dftracer import auto
+    auto.install()
+    import torch
+
+    # Not below the program's own folder, as the code of a library.
+    library = {}
+    source = "import time\\ndef tidy_up():\\n    time.sleep(0.3)\\n"
+    exec(compile(source, "/opt/site-packages/library.py", "exec"), library)
+    atexit.register(library["tidy_up"])
+
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(5):
+        model(torch.ones(4)).backward()
+        optimizer.step()
+        time.sleep(0.06)
+    library["tidy_up"]()  # what the program calls is its own
+    """
+    )
+    where = {e["args"]["where"] for e in run.of("sample")}
+    assert any(w.startswith("<module> program.py:") for w in where)
+    assert not any(w.startswith("tidy_up ") for w in where)
+
+
+def test_the_first_optimizer_says_how_long_it_imported(run_program: Any) -> None:
+    run = run_program(
+        """
+    import sys
+    from dftracer import auto
+    auto.install()
+    import torch, torch._dynamo
+
+    def parameters(model):
+        sys.modules.setdefault("torch._dynamo", torch._dynamo)  # where torch itself would import it
+        yield from model.parameters()
+
+    model = torch.nn.Linear(4, 1)
+    del sys.modules["torch._dynamo"]
+    for _ in range(2):
+        optimizer = torch.optim.SGD(parameters(model), 0.1)
+    """
+    )
+    first, second = (e["args"] for e in run.of("dftracer") if e["name"] == "optimizer")
+    assert first["importing_us"] > 0
+    assert "importing_us" not in second

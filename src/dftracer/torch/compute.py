@@ -17,6 +17,7 @@ from dftracer.torch.rule import ANY_OPTIMIZER, now
 _CREATE_GRAPH = 4  # its position among the parameters of `torch.autograd.grad`
 
 _IMPORTED_US = now() // 1000  # this module is loaded once torch is
+_LATE_IMPORT = "torch._dynamo"  # as large as the rest of torch; the first optimizer imports it
 
 
 def install_autograd(module: ModuleType, patches: Patches) -> None:
@@ -73,10 +74,12 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
                 return
             _core.no_optimizer(False)
             notify("optimizer made", True, args[0] if args else None)
+            begun = 0 if _LATE_IMPORT in sys.modules else now()
             try:
                 original(*args, **kwargs)
+                imports = begun and _LATE_IMPORT in sys.modules
                 safely(lambda: training().optimizer_made())
-                safely(_optimizer_made)
+                safely(_optimizer_made, (now() - begun) // 1000 if imports else 0)
             finally:
                 notify("optimizer made", False, args[0] if args else None)
 
@@ -87,9 +90,11 @@ def install_optimizers(module: ModuleType, patches: Patches) -> None:
     patches.on_undo(lambda: _core.no_optimizer(False))
 
 
-def _optimizer_made() -> None:
+def _optimizer_made(importing_us: int) -> None:
     """An optimizer created after steps begins another training. By then torch knows which rank this is."""
     facts = {"auto": 1, "imported_us": _IMPORTED_US}
+    if importing_us:
+        facts["importing_us"] = importing_us
     groups = distributed()
     if groups is not None:
         facts |= {"rank": groups.get_rank(), "world_size": groups.get_world_size()}

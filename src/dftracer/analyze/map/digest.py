@@ -350,7 +350,9 @@ class Digester:
             flags = np.zeros(at.size, np.int64)
             if kind == "optimizer":
                 place = int(at[0] if isinstance(rows, slice) else rows[at[0]])
-                found = re.findall(r'"(imported_us|rank|world_size)":\s*(\d+)', chunk.args_text(place))
+                found = re.findall(
+                    r'"(imported_us|importing_us|rank|world_size)":\s*(\d+)', chunk.args_text(place)
+                )
                 out.training_facts = {key: int(value) for key, value in found}
             if kind in {"wait", "body", "collate"}:
                 place = at if isinstance(rows, slice) else rows[at]

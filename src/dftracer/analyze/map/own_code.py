@@ -13,6 +13,7 @@ import numpy as np
 
 from dftracer.analyze.intervals import Intervals, measure
 from dftracer.analyze.stages import AI_CATEGORIES, CLASSES, class_of, is_io
+from dftracer.analyze.thresholds import MAJORITY
 from dftracer.load._scan import arg_texts
 from dftracer.load.chunk import Chunk, Ints, int64s
 
@@ -21,6 +22,29 @@ LONG_US: Final = 50  # a long call takes at least this
 _MAX = 50_000  # long calls that are kept
 _COLUMNS = 5  # tid, ts, dur, pair, file
 _CALLS = (CLASSES.index("inherit"), CLASSES.index("process"))
+# The innermost function of a thread that waits for another one, or for a process.
+_WAITING: Final = {
+    "Condition.wait threading.py",
+    "Thread._wait_for_tstate_lock threading.py",
+    "Thread.join threading.py",
+    "Queue.get queue.py",
+    "Queue.get queues.py",
+    "SimpleQueue.get queues.py",
+    "Connection._recv connection.py",
+    "EpollSelector.select selectors.py",
+    "_PollLikeSelector.select selectors.py",
+    "Popen.poll popen_fork.py",
+    "Popen._try_wait subprocess.py",
+}
+# The functions of a framework in which it goes from step to step: their caller is no place to look at.
+_LOOPS: Final = {
+    "Trainer._inner_training_loop trainer.py",
+    "Trainer._run_epoch trainer.py",
+    "_FitLoop.run fit_loop.py",
+    "_FitLoop.advance fit_loop.py",
+    "_TrainingEpochLoop.run training_epoch_loop.py",
+    "_TrainingEpochLoop.advance training_epoch_loop.py",
+}
 _MIN = 0.002  # of all samples: what is less is not drawn
 
 
@@ -123,6 +147,10 @@ class Samples:
         if not self._parts:
             return Samples()
         start, dur, where, stack = (np.concatenate(c) for c in columns)
+        names = [*numbers]
+        pairs, pair = np.unique(where * len(names) + stack, return_inverse=True)
+        places = [_place(names[p // len(names)], names[p % len(names)].split(";")) for p in pairs.tolist()]
+        where = np.array([numbers.setdefault(place, len(numbers)) for place in places], np.int64)[pair]
         return Samples([*numbers], start, dur, where, stack)
 
     def less(self, known: Intervals) -> Samples:
@@ -138,6 +166,25 @@ class Samples:
         order = sorted(np.flatnonzero(sums).tolist(), key=lambda i: (-sums[i], self.names[i]))
         return {self.names[i]: float(sums[i]) / 1e6 for i in order}
 
+    def places(self, within: Intervals) -> dict[str, float]:
+        """By place: the lines of the function that takes longest come first, whatever a line of another one takes."""
+        lines = self.seconds(within)
+        functions: dict[str, float] = {}
+        for where, seconds in lines.items():
+            function = where.rpartition(":")[0]
+            functions[function] = functions.get(function, 0.0) + seconds
+        order = sorted(lines, key=lambda where: -functions[where.rpartition(":")[0]])  # stable: then by line
+        return {where: lines[where] for where in order}
+
+    def waits_at(self, place: str) -> bool:
+        """Whether the program mostly waits there for another thread or process."""
+        if place not in self.names:
+            return False
+        here = self.where == self.names.index(place)
+        waiting = [n.rpartition(";")[2].rpartition(":")[0] in _WAITING for n in self.names]
+        waits = here & np.array(waiting, bool)[self.stack]
+        return bool(self.dur[waits].sum() > MAJORITY * self.dur[here].sum())
+
     def flame(self) -> dict[str, Any]:
         """The stacks as a tree: `name`, `seconds` with everything below it, `children`, the longest first."""
         sums = np.bincount(self.stack, weights=self.dur, minlength=len(self.names))
@@ -149,6 +196,14 @@ class Samples:
                 at = at["children"].setdefault(frame, {"name": frame, "seconds": 0.0, "children": {}})
                 at["seconds"] += seconds
         return _listed(root, root["seconds"] * _MIN)
+
+
+def _place(where: str, stack: list[str]) -> str:
+    """Where a sample was; of a framework's loop, that the program called, what the loop called."""
+    loops = [i for i, frame in enumerate(stack) if frame.rpartition(":")[0] in _LOOPS]
+    if not loops or where in stack[loops[-1] + 1 :]:
+        return where
+    return stack[min(loops[-1] + 1, len(stack) - 1)]
 
 
 def _listed(node: dict[str, Any], least: float) -> dict[str, Any]:

@@ -422,6 +422,7 @@ class _Analyzer:
             marks.born_us = process.start_us if process.born_us is None else process.born_us
         marks.over_us = process.end_us if process.end_us is not None else self.last
         marks.imported_us = self.training_facts.get("imported_us")
+        marks.importing_us = self.training_facts.get("importing_us", 0)
         marks.failed = "exception" in process.facts or bool((process.end or {}).get("exit_code"))
 
     def _ledger(self, out: Partial, lanes: list[Lane]) -> None:
@@ -432,7 +433,7 @@ class _Analyzer:
         start, end, stage = overlay(main, others, self.auto)
         aside = out.phases.aside
         named = ~np.isin(stage, _OWN)
-        out.samples = out.samples.less(union(start[named], end[named]))
+        out.samples = out.samples.less(union_of(union(start[named], end[named]), out.phases.evaluation))
         out.account = account(start, end, stage, len(STAGES), steps.start, steps.end)
         inside = intersection((steps.start, steps.end), aside)
         if inside[0].size:

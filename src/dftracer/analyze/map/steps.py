@@ -341,6 +341,7 @@ class Marks:
     born_us: int | None = None  # when the process began, and when it ended
     over_us: int | None = None
     imported_us: int | None = None  # when torch had been imported
+    importing_us: int = 0  # what the first optimizer imported later
     part: bool = False  # of a run: a slice
     cut: bool = False  # the process was killed
     failed: bool = False  # it ended with an exception or an exit code
@@ -491,6 +492,7 @@ class Phases:
     steady_us: int = 0  # the steps, at their usual length
     startup_us: int = 0  # before the first step, and the time by which it exceeded a usual one
     before_us: int = 0  # of that, before the first step
+    importing_us: int = 0  # of that, importing what torch imports with the first optimizer
     unrecorded_us: int = 0  # of that, before anything of the training was recorded: set-up, and more imports
     restarts_us: int = 0  # the same for the first step of each later epoch
     restarts: int = 0  # how many of those took much longer than a usual step
@@ -543,6 +545,7 @@ def find_phases(table: StepTable, marks: Marks, loops: Intervals) -> Phases:  # 
     outside = difference(difference(whole, steps), out.aside)
     out.gaps = difference(outside, before)
     out.before_us = total(intersection(outside, before))
+    out.importing_us = min(marks.importing_us, out.before_us)
     out.startup_us = out.before_us + int(beyond[begin].sum())
     out.restarts_us = int(beyond[again].sum())
     out.epoch_starts = int(again.sum())

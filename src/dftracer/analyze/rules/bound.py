@@ -176,16 +176,16 @@ def user_words(rank: Rank) -> str | None:
 
 
 def own_code_places(rank: Rank) -> dict[str, float]:
-    """Where the program's own code spent its time, as sampled: seconds, the longest first."""
+    """Where the program's own code spent its time, as sampled: seconds, those of the longest function first."""
     steps = rank.main.steps
     if not len(steps):
         return {}
-    return rank.main.samples.seconds((steps.start[rank.main.spent.first :][:1], steps.end[-1:]))
+    return rank.main.samples.places((steps.start[rank.main.spent.first :][:1], steps.end[-1:]))
 
 
 def between_place(rank: Rank) -> str | None:
     """Where most of the time between steps was spent."""
-    places = rank.main.samples.seconds(rank.main.phases.gaps)
+    places = rank.main.samples.places(rank.main.phases.gaps)
     return next((where for where in places if where), None)
 
 
@@ -284,8 +284,12 @@ def _of_run(v: JudgedRun) -> Iterator[Candidate]:
     if after > 0:
         seconds = a.seconds["checkpoint"] + after / 1e6
         yield Candidate("checkpoint", "checkpoint", seconds, v.of_run(seconds), True)
-    between = between_seconds(v.rank)
-    yield Candidate("between_steps", between_place(v.rank), between, v.of_run(between), True)
+    between, place = between_seconds(v.rank), between_place(v.rank)
+    within = a.between_of("own_code") + a.between_of("unexplained")
+    if within > MAJORITY * between:
+        yield Candidate("between_steps", place, within, within / a.whole_s)
+    else:
+        yield Candidate("between_steps", place, between, v.of_run(between), True)
     startup = (phases.startup_us + phases.restarts_us) / 1e6
     unrecorded = phases.unrecorded_us / 1e6
     if unrecorded <= MAJORITY * v.run_s:  # a short run of a program that imports much is not bound by that
@@ -296,12 +300,14 @@ def _of_run(v: JudgedRun) -> Iterator[Candidate]:
 def candidates(v: JudgedRun) -> list[Candidate]:
     """All parts, the most expensive first; of each kind the larger one.
 
-    A part that is the largest line keeps the figures of that line, even if the run has more of it.
+    A part that is the largest line, or lies mostly in its line, keeps the figures of that line, even if the run has
+    more of it: shares of different times cannot be compared.
     """
     found = {part.id: part for part in _lines(v)}
     for part in _of_run(v):
         known = found.get(part.id)
-        if known is None or (part.seconds > known.seconds and line_of_part(part.id) != v.account.largest):
+        elsewhere = known is not None and known.seconds <= MAJORITY * part.seconds
+        if known is None or (elsewhere and line_of_part(part.id) != v.account.largest):
             found[part.id] = part
     return sorted(found.values(), key=lambda p: (-round(p.seconds, 3), p.of_run))
 

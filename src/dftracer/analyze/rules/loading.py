@@ -11,6 +11,7 @@ import polars as pl
 from dftracer._text import plural
 from dftracer.analyze.frames import opens_by_rank
 from dftracer.analyze.ledger import unseen_stages
+from dftracer.analyze.machine import hosts_of
 from dftracer.analyze.rules.bound import input_seconds
 from dftracer.analyze.rules.finding import Context, Finding, confidence
 from dftracer.analyze.say.catalog import advise, case_of, input_kind
@@ -94,13 +95,15 @@ def too_few_workers(c: Context) -> Iterator[Finding]:
             needed = max(1, math.ceil(own / max(v.whole_s - own - wait, 1e-6)))
             has_loader = "fetch_wait" not in unseen_stages(rank)
             use = "Use loader workers" if has_loader else "Load the data with a DataLoader that has workers"
+            enough = f"num_workers >= {min(needed, 64)} by the measured times"
+            cores = _fewer_cores(c, needed)
             yield c.finding(
                 "too_few_workers",
                 "The main thread loads its data itself: no loader workers were found.",
                 own,
                 confidence(n),
                 evidence={"workers": 0, "loading_in_main_thread_s": round(own, 6)},
-                advice=f"{use} (num_workers >= {min(needed, 64)} by the measured times) so that loading"
+                advice=f"{use} ({enough}{f'; the machine has {cores}' if cores else ''}) so that loading"
                 " overlaps with compute.",
             )
         return
@@ -117,6 +120,13 @@ def too_few_workers(c: Context) -> Iterator[Finding]:
     if share < WORKERS_BUSY or needed <= at_once:
         return
     verb = "is" if at_once == 1 else "are"
+    cores = _fewer_cores(c, needed)
+    advice = f"Use num_workers={needed} (if the machine has the cores), or make an item cheaper to load."
+    if cores:
+        advice = (
+            f"Make an item cheaper to load: the machine has {cores}, so num_workers={needed} helps only as far"
+            " as the workers wait for storage."
+        )
     yield c.finding(
         "too_few_workers",
         f"{plural(at_once, 'loader worker')} {verb} busy {100 * share:.0f} % of the time and cannot keep up;"
@@ -131,8 +141,15 @@ def too_few_workers(c: Context) -> Iterator[Finding]:
             "busy_per_step_s": round(per_step, 6),
             "other_work_per_step_s": round(other, 6),
         },
-        advice=f"Use num_workers={needed} (if the machine has the cores), or make an item cheaper to load.",
+        advice=advice,
     )
+
+
+def _fewer_cores(c: Context, workers: int) -> str:
+    """How many cores the machine has, if they are fewer than these workers."""
+    host = None if c.rank is None else hosts_of(c.job).get(c.rank.main.process.host)
+    cpus = None if host is None else host.cpus
+    return plural(cpus, "core") if cpus is not None and cpus < workers else ""
 
 
 def straggler_worker(c: Context) -> Iterator[Finding]:

@@ -40,6 +40,7 @@ _OTHERS = "others"  # what took the CPUs: other programs, the program itself, or
 _OWN = "own"
 _LIMIT = "cpu_limit"
 _UNKNOWN = "unknown"
+_NEARLY_ALL = 0.8  # of what slow items take: those that are slow by themselves also wait, but less
 
 
 @dataclass
@@ -220,7 +221,7 @@ def without_symptoms(c: Context, found: list[Finding]) -> list[Finding]:
     busy = next((f for f in found if f.id == "machine_busy"), None)
     if busy is None:
         return found
-    busy.symptoms = [f for f in found if _is_symptom(c, f, busy)]
+    busy.symptoms = [f for f in found if _is_symptom(c, f, busy) or _items_waited(c, f, busy)]
     left = [f for f in found if f not in busy.symptoms]
     regular = busy.evidence["waited_for_cpu_share"] < BUSY_SHARE and not busy.symptoms
     return [f for f in left if f is not busy] if regular else left
@@ -243,6 +244,16 @@ def _is_symptom(c: Context, f: Finding, busy: Finding) -> bool:
         others = [p for p in workers if p is not late]
         return late is not None and _beyond(late, others) >= MAJORITY * f.evidence["extra_worker_s"] > 0
     return False
+
+
+def _items_waited(c: Context, f: Finding, busy: Finding) -> bool:
+    """Whether slow items are those that had to wait for a CPU, in a thread that waited as much in all it did."""
+    if f.id != "slow_items" or c.judged is None:
+        return False
+    waited = busy.evidence["waited_by_workers_s"]
+    if c.judged.loads_in_main:
+        waited = busy.evidence["waited_s"] * c.judged.share(c.judged.input_s)
+    return bool(waited >= _NEARLY_ALL * f.seconds)
 
 
 def _beyond(late: Partial, others: list[Partial]) -> float:

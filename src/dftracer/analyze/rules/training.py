@@ -89,7 +89,7 @@ def before_first_step(c: Context) -> Iterator[Finding]:
     if v is None:
         return
     main = v.rank.main
-    seconds = main.phases.before_us / 1e6
+    seconds = (main.phases.before_us - main.phases.importing_us) / 1e6
     if v.of_run(seconds) < MENTION_SHARE:
         return
     most = int(np.argmax(main.before[:NONE]))

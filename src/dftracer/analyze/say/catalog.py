@@ -348,6 +348,7 @@ class Case:
     recompiled: bool = False  # it compiled something again
     same_host: bool = True  # all ranks are on one
     place: str = ""  # where the program's own code spends its time
+    waiting: bool = False  # there it waits for another thread or process
     model_unseen: bool = False  # most steps call no model that could be seen
     from_rows: bool = False  # only step rows are left
     items: bool = False  # the items that workers make can be seen
@@ -370,6 +371,10 @@ _MODEL = "Look into the model: lower precision (bf16), torch.compile, or profile
 _MODEL_COMPILED = "Look into the model: lower precision (bf16), or profile its operators."
 _GPU_UNSEEN = (
     "Leave DFTRACER_DEVICE_EVENTS on, or record a profiler window (dftracer.python.torch.trace_handler)."
+)
+_WAITING = (
+    "{place} waits for another thread or process: make what it does cheaper, let several of them do it, or"
+    " let it work further ahead."
 )
 _BATCHED = (
     "An item takes microseconds: workers would cost more than they save. Take whole batches at once"
@@ -480,6 +485,12 @@ ADVICE_TABLE: Final = (
     ),
     AdviceRow(
         "between_steps",
+        "it waits for another thread or process",
+        lambda c: c.waiting,
+        _WAITING,
+    ),
+    AdviceRow(
+        "between_steps",
         "its source line is known",
         lambda c: bool(c.place),
         "Look at {place}: do it less often, or in another thread.",
@@ -497,6 +508,12 @@ ADVICE_TABLE: Final = (
         "Annotate what runs there (ai.checkpoint, ai.pipeline.evaluate, your own functions).",
     ),
     AdviceRow("other", "always", _always, "Move it out of the step, or overlap it with compute."),
+    AdviceRow(
+        "own_code",
+        "it waits for another thread or process",
+        lambda c: c.waiting,
+        _WAITING,
+    ),
     AdviceRow(
         "own_code",
         "its source line is known, and no model could be seen",
@@ -673,6 +690,7 @@ def case_of(job: Job, rank: Rank, place: str = "") -> Case:
         recompiled="recompile" in dynamo,
         same_host=len({r.main.process.host for r in job.ranks}) <= 1,
         place=place,
+        waiting=bool(place) and main.samples.waits_at(place),
         model_unseen=bool((main.steps.flags & FORWARD_UNSEEN != 0).sum() > t.MAJORITY * len(main.steps)),
         from_rows=main.from_rows,
         items=any(w.lane["items"] for w in rank.workers),

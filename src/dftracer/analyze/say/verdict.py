@@ -84,7 +84,7 @@ def head(c: Context, findings: list[Finding]) -> Head:
         slow = None  # the bound already says so
     if slow is not None:
         verdict = f"{verdict.rstrip('.')}; {slow.title[0].lower()}{slow.title.partition(':')[0][1:]}."
-    reason = _reason(bound, findings) or slow
+    reason = _reason(bound, findings) or slow or _start_up(v, bound, findings)
     busy = next((f for f in findings if f.id == "machine_busy" and f.percent >= 100 * MENTION_SHARE), None)
     least = MAJORITY * bound.part.seconds if bound.part.of_run else 0.0  # it waited in the steps
     if busy is not None and busy.seconds >= (least if reason is None else reason.seconds):
@@ -157,6 +157,25 @@ def _reason(bound: Bound, findings: list[Finding]) -> Finding | None:
     wanted = _REASONS.get(bound.part.id, ())
     fit = [f for f in findings if f.id in wanted and f.seconds >= MAJORITY * bound.part.seconds]
     return min(fit, key=lambda f: wanted.index(f.id), default=None)
+
+
+def _start_up(v: JudgedRun, bound: Bound, findings: list[Finding]) -> Finding | None:
+    """What takes longer than all steady steps together: there is little to gain in those."""
+    part = next((p for p in bound.beside if p.id == "startup"), None)
+    if (
+        part is None
+        or part.seconds <= v.account.whole_s
+        or bound.part.id not in {"compute", "other", "unseen"}
+    ):
+        return None
+    return next(
+        (
+            f
+            for f in findings
+            if f.id in {"first_step", "before_first_step"} and f.seconds > MAJORITY * part.seconds
+        ),
+        None,
+    )
 
 
 def _sentence(v: JudgedRun, b: Bound) -> str:
@@ -245,7 +264,9 @@ _BESIDE: dict[str, Callable[[Candidate], str]] = {
     "evaluation": lambda p: (
         f"evaluation takes {percent(p.share)} of the run" if p.of_run else f"{percent(p.share)} is evaluation"
     ),
-    "between_steps": lambda p: f"{percent(p.share)} of the run is spent between steps",
+    "between_steps": lambda p: (
+        f"{percent(p.share)}{' of the run' if p.of_run else ''} is spent between steps"
+    ),
     "startup": lambda p: f"start-up takes {percent(p.share)} of the run",
 }
 
@@ -344,7 +365,7 @@ _VERDICTS: dict[str, Callable[[JudgedRun, Bound], str]] = {
     ),
     "between_steps": lambda v, b: (
         f"The time between steps is the largest part{_after_start(v, b)}: {short(b.part.seconds)},"
-        f" {percent(b.part.share)} of the run, in no step"
+        f" {percent(b.part.share)} of the {'run' if b.part.of_run else 'time'}, in no step"
         f"{f', most of it in {b.part.stage}' if b.part.stage else ''}."
     ),
 }
