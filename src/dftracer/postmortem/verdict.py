@@ -242,18 +242,19 @@ def _startup(evidence: Evidence, ranks: list[RankEvidence]) -> Verdict:
         return Verdict(
             "startup",
             who.rank,
-            f"Rank {who.rank} hangs in start-up, before the first step: it has been{_place(who)}{_file(who)}"
+            f"Rank {who.rank} hangs in start-up, before the first step: it has {_doing(who)}"
             f" since {_clock(who.moved_us)}; {_wait_words(joining)}.",
             evidence,
         )
     if absent:
         who = min(absent, key=lambda r: r.moved_us)
+        seen = _place(who) + _file(who)
         return Verdict(
             "startup",
             who.rank if len(evidence.ranks) == 1 or len(absent) == 1 else None,
             f"{_ranks_text([r.rank for r in absent]).capitalize()} "
-            f"{'hangs' if len(absent) == 1 else 'hang'} in start-up, before the first step:"
-            f"{_place(who)}{_file(who)} since {_clock(who.moved_us)}.",
+            f"{'hangs' if len(absent) == 1 else 'hang'} in start-up, before the first step"
+            f"{f':{seen}' if seen else ','} since {_clock(who.moved_us)}.",
             evidence,
         )
     missing = _ranks_text(evidence.missing).capitalize() if evidence.missing else ""
@@ -340,7 +341,7 @@ def _elsewhere(evidence: Evidence, who: RankEvidence, waiting: list[RankEvidence
         )
         text = f"{name} {what}{_at(who)}{since}{_step(who)}"
     else:
-        text = f"{name} has been{_stage(who)}{_place(who)}{_file(who)}{since}{_step(who)}"
+        text = f"{name} has {_doing(who)}{since}{_step(who)}"
         text += "; it has held the interpreter lock all that time" if _keeps_lock(who) else ""
     sentence = f"{came} {text}." if came else f"{text}."
     if who.hang is not None and who.hang["handling"]:
@@ -350,7 +351,8 @@ def _elsewhere(evidence: Evidence, who: RankEvidence, waiting: list[RankEvidence
     ]
     more = []
     if also and waiting:
-        more = [f"Rank {r.rank} is not in it either:{_stage(r)}{_place(r)}{_file(r)}." for r in also[:3]]
+        seen = ((r, f"{_stage(r)}{_place(r)}{_file(r)}") for r in also[:3])
+        more = [f"Rank {r.rank} is not in it either{f':{words}' if words else ''}." for r, words in seen]
     return Verdict(kind, who.rank, sentence, evidence, more=more)
 
 
@@ -639,6 +641,12 @@ def _stage(r: RankEvidence) -> str:
         "compilation": " compiling",
     }
     return words.get(r.stage or "", "") + ("," if r.stage in words and r.where else "")
+
+
+def _doing(r: RankEvidence) -> str:
+    """What follows "it has" and comes before "since"."""
+    seen = f"{_stage(r)}{_place(r)}{_file(r)}"
+    return f"been{seen}" if seen else "made no progress"
 
 
 def _step(r: RankEvidence) -> str:
