@@ -100,7 +100,7 @@ def judge(evidence: Evidence) -> Verdict:
     return verdict
 
 
-# Ranks ------------------------------------------------------------------------------------------------------
+# --- Ranks
 
 
 def _row(r: RankEvidence, evidence: Evidence) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def _first(evidence: Evidence, rank: int | None) -> dict[str, Any] | None:
     return {"rank": who.rank, "time": None if not at else round(at / 1e6, 6)}
 
 
-# It hangs ---------------------------------------------------------------------------------------------------
+# --- It hangs
 
 
 def _stopped(evidence: Evidence) -> Verdict | None:
@@ -429,7 +429,7 @@ def _by_size(waiting: list[RankEvidence]) -> list[list[RankEvidence]]:
     return sorted(sizes.values(), key=lambda rs: (-len(rs), rs[0].rank))
 
 
-# It died ----------------------------------------------------------------------------------------------------
+# --- It died
 
 
 def _lost_worker(r: RankEvidence) -> LostWorker | None:
@@ -577,7 +577,7 @@ def _others_sentence(others: list[RankEvidence]) -> str:
     return f" {text[0].upper()}{text[1:]}."
 
 
-# It moves, or ended well ------------------------------------------------------------------------------------
+# --- It moves, or ended well
 
 
 def _silent_job(evidence: Evidence) -> Verdict | None:
@@ -604,7 +604,7 @@ def _progress_or_end(evidence: Evidence) -> Verdict:
     return Verdict("ended", None, f"The job finished normally{at}.", evidence)
 
 
-# Words ------------------------------------------------------------------------------------------------------
+# --- Words
 
 
 def _clock(us: int | None) -> str:

@@ -22,9 +22,6 @@ from dftracer.load.process import ProcessInfo
 from dftracer.load.trace import Filter, scan_file
 from dftracer.view.part import BLOCK, KIND_INDEX, PROFILER_KINDS, Codes, Part, Spans, build_part, kind_of
 
-# --- From trace files and profiler files to parts
-
-
 _TYPE = re.compile(rb'"type":"([a-z_0-9]+)"')
 _CORRELATION = re.compile(rb'"correlation":(\d+)')
 _LENGTH = re.compile(rb'"dur_ns":(\d+)')

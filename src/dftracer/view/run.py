@@ -18,9 +18,6 @@ from dftracer.report.machine import machine_plots
 from dftracer.view.part import FILL_STEPS, KINDS, Part, draw_row
 from dftracer.view.reading import LEDGER
 
-# --- One run as the page needs it: lanes and rows over all its parts, and pictures of them
-
-
 _LABEL = 96  # characters of a name that fit on a span
 _TRACK_POINTS = 4000  # of a counter
 Window = tuple[int, int]  # ns from the begin of the run

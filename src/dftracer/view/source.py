@@ -28,9 +28,6 @@ from dftracer.view.part import Part
 from dftracer.view.reading import read_files, read_torch
 from dftracer.view.run import Run
 
-# --- Where a run comes from: its files, read once, kept, and read again when they change
-
-
 Progress = Callable[[int, int], None]
 
 LARGE = 32 << 20  # of files: reading them takes more than a second
