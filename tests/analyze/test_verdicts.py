@@ -939,7 +939,8 @@ def test_fetches_without_steps_are_told(tmp_path: Path) -> None:
         p.span(*FORWARD, (100 * i + 10) * MS, 60 * MS)
     p.write(tmp_path)
     assert head(analyze(tmp_path))[1] == (
-        "30 batches were fetched, but no fetch.iter loop body, profiler step or compute.step was recorded."
+        "30 batches were fetched, but no training step was recorded (a `fetch.iter` loop body, a profiler step"
+        " or `compute.step`)."
     )
 
 

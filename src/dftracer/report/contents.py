@@ -65,7 +65,7 @@ _ROW = {"other": "other", "own_code": "own_code", "unseen": "unexplained", "betw
 LINE_WORDS = {
     "input": "waiting for data",
     "transfer": "transfer",
-    "device": "the GPU works",
+    "device": "GPU busy",
     "host": "compute",
     "comm": "communication",
     "peers": "waiting for other ranks",
@@ -125,7 +125,7 @@ def account_rows(a: Analysis) -> list[AccountRow]:
     rows = []
     for line, seconds in sorted(a.account.seconds.items(), key=lambda kv: -round(kv[1], 6)):
         if seconds > 0:
-            words = "the host launches work" if line == "host" and gpu else LINE_WORDS[line]
+            words = "host launching work" if line == "host" and gpu else LINE_WORDS[line]
             rows.append(AccountRow(line, words, seconds, a.account.share(line), line == blamed))
     return rows
 
@@ -173,7 +173,7 @@ def notes(a: Analysis) -> list[str]:
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""
         is_are = "1 other run is" if len(others) == 1 else f"{len(others)} other runs are"
         out.append(
-            f"{is_are} in the same place and {'was' if len(others) == 1 else 'were'} left out: {named}{more}."
+            f"{is_are} in the same directory and {'was' if len(others) == 1 else 'were'} left out: {named}{more}."
         )
         out.append("Choose one with --run ID, or use --run all to treat all files as one run.")
     return out

@@ -129,10 +129,8 @@ def _device_alone(c: Context) -> Head | None:
 
 
 def _idles(d: DeviceShares, share: float, why: str) -> str:
-    n = round(100 * share)
-    points = "1 point" if n == 1 else f"{n} points"
     where = f", most of it in {stage_words(d.phase)}" if d.phase and why == _IDLES["host"] else ""
-    return f"The GPU idles {percent(d.idle)} of the time, {points} of it {why}{where}."
+    return f"The GPU is idle {percent(d.idle)} of the time: {percent(share)} {why}{where}."
 
 
 def _kernels(d: DeviceShares | None) -> str:
@@ -145,7 +143,7 @@ def _steps_seen(c: Context) -> str:
     n = 0 if c.rank is None else len(c.rank.main.steps)
     if n:
         return f"A verdict needs 3 steps; {n} {'was' if n == 1 else 'were'} recorded."
-    marks = "no fetch.iter loop body, profiler step or compute.step was recorded."
+    marks = "no training step was recorded (a `fetch.iter` loop body, a profiler step or `compute.step`)."
     fetches = c.fetches
     if fetches:
         return f"{plural(fetches, 'batch was', 'batches were')} fetched, but {marks}"
@@ -267,10 +265,10 @@ def _straggler(v: JudgedRun, b: Bound) -> str:
 def _startup(v: JudgedRun, b: Bound) -> str:
     cost = f"{short(b.part.seconds)}, {percent(b.part.share)} of the run"
     if repeats(v.rank):
-        return f"Start-up costs most, and recurs in every epoch: {cost}."
+        return f"Start-up costs the most, and recurs in every epoch: {cost}."
     imports = v.rank.main.phases.imports_us / 1e6
     besides = ", not counting imports" if v.of_run(imports) >= MENTION_SHARE else ""
-    return f"Start-up costs most{besides}: {cost}."
+    return f"Start-up costs the most{besides}: {cost}."
 
 
 def _after_start(v: JudgedRun, b: Bound) -> str:
@@ -358,7 +356,7 @@ def _profiled(d: DeviceShares, ident: str) -> str | None:
         return f"Largest kernels: {', '.join(kernels)} of the kernel time."
     if ident == "host" and (where := host_whereabouts(a)):
         return (
-            f"While it idles the host is in {where}; {plural(a.launches, 'launch', 'launches')},"
+            f"While the GPU is idle, the host is in {where}; {plural(a.launches, 'launch', 'launches')},"
             f" {a.launch_delay_us or 0:.3g} us each from call to start."
         )
     return None

@@ -284,7 +284,7 @@ def _port(text: str) -> int:
 
 class Top(Verb):
     help = (
-        "Watch a run: phases of the last steps per rank, rates, loader wait, device, I/O, hottest files,"
+        "Watch a run: stages of the last steps per rank, rates, loader wait, device, I/O, hottest files,"
         " drops."
     )
     example = """\
