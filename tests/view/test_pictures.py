@@ -12,6 +12,7 @@ from dftracer.analyze import STAGES, analyze
 from dftracer.live import Recent
 from dftracer.report.moment import take_frame
 from dftracer.testing.synthetic import Process, training_run
+from dftracer.view.drawn import FILL_STEPS, DrawnProcess, Spans, draw_row, lay_out
 from dftracer.view.events import (
     children_of,
     event_at,
@@ -23,7 +24,6 @@ from dftracer.view.events import (
     search_args,
 )
 from dftracer.view.figures import range_facts, step_rows, step_window
-from dftracer.view.part import FILL_STEPS, Part, Spans, build_part, draw_row
 from dftracer.view.reading import LEDGER, ledger_between
 from dftracer.view.run import Run
 from dftracer.view.server import Session, Shown
@@ -33,7 +33,7 @@ from support.view_trace import STEPS
 CASES = Path(__file__).parents[1] / "data" / "h200"
 
 
-def _part(spans: list[tuple[int, int, int, int]], kinds: int = 4) -> Part:
+def _part(spans: list[tuple[int, int, int, int]], kinds: int = 4) -> DrawnProcess:
     """Spans as (tid, start, end, kind)."""
     table = np.array(spans, np.int64).reshape(-1, 4)
     n = len(spans)
@@ -47,7 +47,7 @@ def _part(spans: list[tuple[int, int, int, int]], kinds: int = 4) -> Part:
         np.full(n, -1, np.int64),
     )
     info: dict[str, Any] = {"devices": [], "source": "trace"}
-    return build_part(info, [("c", f"n{k}", k) for k in range(kinds)], [], columns)[0]
+    return lay_out(info, [("c", f"n{k}", k) for k in range(kinds)], [], columns)[0]
 
 
 def _load(path: Path) -> tuple[Source, Run]:
