@@ -10,7 +10,7 @@ import pytest
 
 from dftracer.analyze import STAGES, analyze
 from dftracer.live import Recent
-from dftracer.report.moment import take_frame
+from dftracer.report.snapshot import take_snapshot
 from dftracer.testing.synthetic import Process, training_run
 from dftracer.view.drawn import FILL_STEPS, DrawnProcess, Spans, draw_row, lay_out
 from dftracer.view.events import (
@@ -264,13 +264,16 @@ def test_the_strip_of_a_followed_run_has_the_figures_of_top(job: Path) -> None:
     finally:
         source.close()
     with Recent(job) as recent:
-        frame = take_frame(recent)
+        snapshot = take_snapshot(recent)
     assert (strip["ranks"], strip["running"], strip["dropped"]) == (2, 0, 0)
-    assert strip["steps_per_s"] == frame.steps_per_s
-    assert strip["fetch_wait"] == pytest.approx(sum(r.loader_wait or 0 for r in frame.ranks) / 2)
-    assert strip["device_busy"] == pytest.approx(sum(r.device_busy or 0 for r in frame.ranks) / 2)
+    assert strip["steps_per_s"] == snapshot.steps_per_s
+    assert strip["fetch_wait"] == pytest.approx(sum(r.loader_wait or 0 for r in snapshot.ranks) / 2)
+    assert strip["device_busy"] == pytest.approx(sum(r.device_busy or 0 for r in snapshot.ranks) / 2)
     assert 0 < strip["device_busy"] < 1
-    assert (strip["read_per_s"], strip["written_per_s"]) == (frame.read_bytes_per_s, frame.write_bytes_per_s)
+    assert (strip["read_per_s"], strip["written_per_s"]) == (
+        snapshot.read_bytes_per_s,
+        snapshot.write_bytes_per_s,
+    )
     most = range_facts(run, (0, run.length), None, frozenset())["files"][0]
     assert strip["hottest"] == {"path": most["path"], "ns": most["total"]}
     assert strip["end_us"] <= (run.base + run.length) // 1000

@@ -15,7 +15,7 @@ from dftracer.analyze.map.own_code import Samples
 from dftracer.analyze.stages import STAGES
 from dftracer.load.chunk import MISSING, Ints
 from dftracer.load.trace import Trace
-from dftracer.report.moment import Frame
+from dftracer.report.snapshot import Snapshot
 from dftracer.view.drawn import KIND_INDEX, KINDS, DrawnProcess
 from dftracer.view.reading import LEDGER, ledger_between
 from dftracer.view.run import Run, Window
@@ -295,23 +295,23 @@ def step_window(steps: DrawnProcess | None, base: int, number: int) -> dict[int,
 # --- The last moments of a run that is followed: the strip above the page
 
 
-def live_strip(frame: Frame, last_us: int) -> dict[str, Any]:
+def live_strip(snapshot: Snapshot, last_us: int) -> dict[str, Any]:
     """The figures of `dftracer top` at this moment; `last_us` is when the last event began."""
-    waits = [rank.loader_wait for rank in frame.ranks if rank.loader_wait is not None]
-    devices = [rank.device_busy for rank in frame.ranks if rank.device_busy is not None]
-    hottest = frame.files[0] if frame.files else None
+    waits = [rank.loader_wait for rank in snapshot.ranks if rank.loader_wait is not None]
+    devices = [rank.device_busy for rank in snapshot.ranks if rank.device_busy is not None]
+    hottest = snapshot.files[0] if snapshot.files else None
     return {
-        "window_s": frame.seconds,
-        "ranks": len(frame.ranks),
-        "steps_per_s": frame.steps_per_s if frame.ranks else None,
-        **({} if frame.samples_per_s is None else {"samples_per_s": frame.samples_per_s}),
+        "window_s": snapshot.seconds,
+        "ranks": len(snapshot.ranks),
+        "steps_per_s": snapshot.steps_per_s if snapshot.ranks else None,
+        **({} if snapshot.samples_per_s is None else {"samples_per_s": snapshot.samples_per_s}),
         "fetch_wait": sum(waits) / len(waits) if waits else None,
         "device_busy": sum(devices) / len(devices) if devices else None,
-        "read_per_s": frame.read_bytes_per_s,
-        "written_per_s": frame.write_bytes_per_s,
+        "read_per_s": snapshot.read_bytes_per_s,
+        "written_per_s": snapshot.write_bytes_per_s,
         "hottest": hottest and {"path": hottest["path"], "ns": round(hottest["time_s"] * 1e9)},
-        "events_per_s": (frame.events or 0) / frame.seconds,
+        "events_per_s": (snapshot.events or 0) / snapshot.seconds,
         "end_us": last_us,
-        "running": frame.processes.get("running", 0),
-        "dropped": frame.dropped,
+        "running": snapshot.processes.get("running", 0),
+        "dropped": snapshot.dropped,
     }

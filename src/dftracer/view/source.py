@@ -22,7 +22,7 @@ from dftracer.live import LiveFile, Recent, look, whole_copy
 from dftracer.load.find import find_torch_files, recover, user_caches
 from dftracer.load.process import ProcessInfo, run_identity
 from dftracer.load.trace import Trace
-from dftracer.report.moment import take_frame
+from dftracer.report.snapshot import take_snapshot
 from dftracer.view.drawn import DrawnProcess
 from dftracer.view.figures import find_steps, live_strip
 from dftracer.view.reading import read_files, read_torch
@@ -229,12 +229,12 @@ class FollowedSource(Source):
 
     def facts(self) -> dict[str, Any]:
         try:
-            frame = take_frame(self._recent)
+            snapshot = take_snapshot(self._recent)
         except NoTraces:
             return {}
         if not self._recent.files:  # only step rows are left of what was looked at
             return {}
-        return live_strip(frame, max(self._recent.last_us(file) for file in self._recent.files))
+        return live_strip(snapshot, max(self._recent.last_us(file) for file in self._recent.files))
 
     def close(self) -> None:
         self._recent.close()
