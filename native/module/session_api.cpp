@@ -343,8 +343,8 @@ PyObject* py_peek_ring(PyObject*, PyObject* ring) {
                        "state", seen->state.c_str(), "final", seen->final_size, "size", seen->size, "tail",
                        seen->tail.data(), Py_ssize_t(seen->tail.size()), "text", seen->text.data(),
                        Py_ssize_t(seen->text.size()), "records", seen->records, "lost", seen->lost, "dropped",
-                       seen->dropped, "refusing", seen->refusing ? Py_True : Py_False, "steady",
-                       seen->steady ? Py_True : Py_False);
+                       seen->dropped, "refusing", seen->refusing ? Py_True : Py_False, "consistent",
+                       seen->consistent ? Py_True : Py_False);
 }
 
 PyObject* py_discard_ring(PyObject*, PyObject* ring) {

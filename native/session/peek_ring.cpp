@@ -46,7 +46,7 @@ std::optional<PeekedRing> peek_ring(const std::string& path) {
   PeekedRing out;
   // The writer changes the commit word before it lets producers overwrite what it has taken: as long as the
   // word is the same before and after, what was read in between is consistent.
-  for (int i = 0; i < kTries && !out.steady; ++i) {
+  for (int i = 0; i < kTries && !out.consistent; ++i) {
     if (i) usleep(useconds_t(500 << i));
     if (!ring.read_header()) return std::nullopt;
     const FileHeader& h = ring.header();
@@ -65,7 +65,7 @@ std::optional<PeekedRing> peek_ring(const std::string& path) {
     out.tail = bytes_of(out.trace, out.final_size, out.size);
     out.state = state_of(ring);
     if (!ring.read_header()) return std::nullopt;
-    out.steady = ring.header().commit.load() == commit;
+    out.consistent = ring.header().commit.load() == commit;
   }
   return out;
 }

@@ -19,8 +19,8 @@ struct PeekedRing {
   std::string tail;         // the bytes of the file between the two
   std::string text;         // lines that are in no file yet
   uint64_t records = 0, lost = 0, dropped = 0;
-  bool refusing = false;  // the disk rejects writes at the moment
-  bool steady = false;    // all of it is from one moment
+  bool refusing = false;    // the disk rejects writes at the moment
+  bool consistent = false;  // all of it is from one moment
 };
 
 // Nothing if it is not a ring of this user.

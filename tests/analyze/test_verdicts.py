@@ -45,7 +45,7 @@ def _run(tmp_path: Path, steps: int, wait: int, parts: Parts) -> Analysis:
 
 def _checked(a: Analysis) -> Analysis:
     """What holds for every report: the pieces add up, the head has three lines without odd words."""
-    if a.view is not None:
+    if a.judged is not None:
         assert sum(row["seconds"] for row in a.phases.values()) == pytest.approx(a.run_s, abs=1e-5)
         assert all(row["seconds"] >= 0 for row in a.phases.values())
     for line in head(a):
@@ -453,7 +453,7 @@ def test_a_share_that_leaves_something_out_says_so(tmp_path: Path) -> None:
 
 def test_time_per_step_is_that_of_the_shares(tmp_path: Path) -> None:
     a = _epochs(tmp_path, 80 * MS, between=1000 * MS)
-    seconds = a.view.account.whole_s / a.view.account.steps if a.view else 0.0
+    seconds = a.judged.account.whole_s / a.judged.account.steps if a.judged else 0.0
     words = f"{a.bound.part.seconds / a.bound.steps * 1000:.3g} ms" if a.bound else ""
     assert seconds == pytest.approx(0.1 + 2 / 29, rel=0.01)
     assert head(a)[1].startswith(f"{words} of the 0.17 s from step to step"), head(a)
@@ -889,8 +889,8 @@ def test_the_window_of_a_profiler_is_not_the_run(tmp_path: Path) -> None:
     p.write(tmp_path)
     a = _checked(analyze(tmp_path))
     assert a.bound is not None
-    assert a.view is not None
-    assert int(a.view.rank.main.steps.steady.sum()) == 194
+    assert a.judged is not None
+    assert int(a.judged.rank.main.steps.steady.sum()) == 194
     assert a.bound.part.share == pytest.approx(0.95, abs=0.01)
     assert document(a)["profiled"]["seconds"] == pytest.approx(0.05)
     # Only profiler steps: what the process did outside of them is not measured against their window.
@@ -969,7 +969,8 @@ def test_fetches_without_steps_are_told(tmp_path: Path) -> None:
         p.span(*FORWARD, (100 * i + 10) * MS, 60 * MS)
     p.write(tmp_path)
     assert head(analyze(tmp_path))[1] == (
-        "30 batches were fetched, but no fetch.iter loop body, profiler step or compute.step was recorded."
+        "30 batches were fetched, but no training step was recorded (a `fetch.iter` loop body, a profiler step"
+        " or `compute.step`)."
     )
 
 

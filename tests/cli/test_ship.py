@@ -85,7 +85,7 @@ def _read_back(url: str) -> dict[str, bytes]:
     return {str(f.relative_to(folder)): f.read_bytes() for f in files}
 
 
-# In memory: what is sent, and when ---------------------------------------------------------------
+# --- In memory: what is sent, and when
 
 
 def test_everything_arrives_and_goes_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,7 +275,7 @@ def _until(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["nowhere", "memory://b"], "is not a directory"),
+        (["nowhere", "memory://b"], "nowhere does not exist"),
         ([".", "somewhere"], "is not a URL"),
         ([".", "nonsense://b"], "nonsense"),
     ],
@@ -446,7 +446,7 @@ def test_a_store_whose_client_is_missing_says_what_it_needs(capsys: pytest.Captu
     assert len(output.splitlines()) == 1
 
 
-# Against a server --------------------------------------------------------------------------------
+# --- Against a server
 
 
 @pytest.fixture(scope="module")

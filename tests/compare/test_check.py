@@ -202,6 +202,7 @@ def test_a_gate_that_cannot_see_does_not_open(tmp_path: Path) -> None:
     code, output = check(files[1], "--baseline", files[0], "--max-regression", "5%")
     assert code == 1, output
     assert "cannot tell" in output
+    assert "detecting a change of 5.0 % would take about " in output
     assert "steps, or several runs" in output
     code, output = check(files[1], "--baseline", files[0], "--max-regression", "5%", "--json")
     answer = json.loads(output)

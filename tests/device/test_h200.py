@@ -90,9 +90,7 @@ def test_a_window_of_two_steps_is_judged_by_its_device() -> None:
     a = analyze(DATA / "kineto_trace_0_w0.json.gz")
     result = document(a)
     assert result["bound"]["id"] == "host"
-    assert a.verdict.startswith(
-        "The GPU idles 97 % of the time, 76 points of it while the host launches work"
-    )
+    assert a.verdict.startswith("The GPU is idle 97 % of the time: 76 % while the host launches work")
     assert "460 launches" in head(a)[1]
     assert "CUDA graphs" in head(a)[2]
     ids = [f["id"] for f in result["findings"]]
@@ -139,7 +137,7 @@ def test_a_kineto_file_without_profiler_steps_is_a_report(
     rank = result["device"]["ranks"]["0"]
     assert rank["busy_s"] == pytest.approx(naive_busy(kineto_spans()) / 1e9, abs=2e-9)
     assert result["device"]["steps"] == []
-    assert a.verdict.startswith("The GPU idles 97 % of the time, ")
+    assert a.verdict.startswith("The GPU is idle 97 % of the time: ")
     assert "while the host launches work or runs Python" in a.verdict
     assert "not_enough_evidence" in [f["id"] for f in result["findings"]]
     assert main(["report", "-q", str(file)]) == 0

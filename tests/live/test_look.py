@@ -104,7 +104,7 @@ def test_a_running_process_is_seen_up_to_now(tmp_path: Path, packed: str) -> Non
             (file,) = look(tmp_path / "t")
             assert file.state == "running"
             assert file.pid == child.pid
-            steps = _steps(file) if file.steady else []
+            steps = _steps(file) if file.consistent else []
             if steps:
                 assert steps == list(range(len(steps))), "something is missing, torn or there twice"
                 assert len(steps) - 1 >= seen

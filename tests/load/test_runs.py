@@ -48,7 +48,10 @@ def test_the_newest_run_is_reported_and_the_others_are_named(tmp_path: Path) -> 
     assert [r["id"] for r in result["run"]["others"]] == ["first"]
     assert result["trace"]["processes"] == 1
     assert len(result["ledger"]["steps"]) == 30
-    assert "1 other run is in the same place and was left out: first (2025-10-09 08:53:20 UTC)" in markdown(a)
+    assert (
+        "1 other run is in the same directory and was left out: first (2025-10-09 08:53:20 UTC)"
+        in markdown(a)
+    )
     assert len(head(a)) == 3
 
     first = document(analyze(tmp_path, run="first"))
@@ -85,7 +88,7 @@ def test_the_command_chooses_the_run(tmp_path: Path) -> None:
     for more, expected in (([], "second"), (["--run", "first"], "first"), (["--run", "all"], "first")):
         assert json_of("report", tmp_path, *more)["run"]["id"] == expected
     ran = dftracer("report", tmp_path)
-    assert "1 other run is in the same place and was left out: first" in " ".join(ran.stdout.split())
+    assert "1 other run is in the same directory and was left out: first" in " ".join(ran.stdout.split())
     ran = dftracer("report", tmp_path, "--run", "x")
     assert ran.returncode == 2
     assert "no run x among the files" in ran.stderr

@@ -16,9 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dftracer import _core
 from dftracer.load import NoTraces, Trace
 from dftracer.load._scan import Scanner
 from dftracer.load.chunk import Chunk
+from dftracer.load.find import find_files
 from dftracer.testing.synthetic import Process, training_run
 
 EVENT = {"id": 1, "name": "f", "cat": "c", "pid": 7, "tid": 8, "ts": 1000, "dur": 5, "ph": "X", "args": {}}
@@ -328,6 +330,13 @@ def test_an_empty_file_and_a_missing_one(tmp_path: Path) -> None:
     (tmp_path / "e.pfw").unlink()
     with pytest.raises(NoTraces, match="DFTRACER_ENABLE=1"):
         Trace(tmp_path)
+
+
+def test_events_that_wait_in_a_ring_are_mentioned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = {"state": "dead", "records": 5, "trace": str(tmp_path / "t.pfw.gz")}
+    monkeypatch.setattr(_core, "rings", lambda _paths: [ring])
+    with pytest.raises(NoTraces, match=r"; 5 events of a killed process are still in its ring, because"):
+        find_files(tmp_path)
 
 
 def test_chunks_stay_small_whatever_the_file(tmp_path: Path) -> None:

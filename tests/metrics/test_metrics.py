@@ -173,7 +173,7 @@ def _metrics_of_rank(port: int) -> dict[str, float]:
         time.sleep(0.05)
 
 
-# Prometheus --------------------------------------------------------------------------------------
+# --- Prometheus
 
 
 def test_text_file(tmp_path: Path) -> None:
@@ -501,7 +501,7 @@ def _filled(expression: str, chosen: dict[str, str]) -> str:
     return expression
 
 
-# What a training without a line of code exports ---------------------------------------------------
+# --- What a training without a line of code exports
 
 
 ANSWERED = "answered"
@@ -583,7 +583,7 @@ def test_torch_to_everything(tmp_path: Path) -> None:
     assert sum(v for tag, v in point.items() if "stage_share" in tag) == pytest.approx(1, abs=1e-3)
 
 
-# Endpoints that fail ------------------------------------------------------------------------------
+# --- Endpoints that fail
 
 
 def test_dead_endpoints_cost_one_line_each(tmp_path: Path) -> None:
@@ -706,7 +706,7 @@ def test_the_program_has_no_more_threads_of_its_own(tmp_path: Path) -> None:
     assert _run(tmp_path, program, f"textfile:{tmp_path}/m.prom").stdout == "1 1\n"
 
 
-# Trackers of experiments --------------------------------------------------------------------------
+# --- Trackers of experiments
 
 
 def test_wandb(tmp_path: Path) -> None:

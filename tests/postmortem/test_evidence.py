@@ -82,6 +82,32 @@ def test_ranks_in_different_collectives(tmp_path: Path) -> None:
     assert "rank 1 is in broadcast #41 (group 0, 8 B) in `sync`, train.py:70" in answer["sentence"]
 
 
+UNSEEN: dict[str, Any] = {"collective": None, "stage": "forward", "where": None, "threads": []}
+
+
+def test_a_rank_of_which_nothing_is_seen_has_made_no_progress(tmp_path: Path) -> None:
+    """Without a stack, an open file and a telling stage, the sentence still says what is known."""
+    answer = job(tmp_path, hang(0), hang(1, **UNSEEN), hang(2, **UNSEEN))
+    assert answer["rank"] == 1
+    assert " Rank 1 has made no progress since " in answer["sentence"]
+    assert answer["more"] == ["Rank 2 is not in it either."]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ((0, 1), "Rank 1 hangs in start-up, before the first step: it has made no progress since "),
+        ((1,), "Rank 1 hangs in start-up, before the first step, since "),
+    ],
+)
+def test_a_rank_of_which_nothing_is_seen_in_start_up(
+    tmp_path: Path, ranks: tuple[int, ...], words: str
+) -> None:
+    startup: dict[str, Any] = {"step": None, "stage": "startup"}
+    seen = {0: hang(0, 2, **startup), 1: hang(1, 2, **{**UNSEEN, **startup})}
+    assert job(tmp_path, *(seen[r] for r in ranks))["sentence"].startswith(words)
+
+
 def test_a_hang_that_is_over_is_none(tmp_path: Path) -> None:
     answer = job(tmp_path, *(hang(r, went_on_after_s=74.0) for r in range(3)))
     assert answer["class"] not in ("same_collective", "missing_rank")

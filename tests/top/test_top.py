@@ -19,7 +19,7 @@ import pytest
 
 from dftracer import _core
 from dftracer.live import Recent
-from dftracer.report.moment import take_frame
+from dftracer.report.snapshot import take_snapshot
 from dftracer.testing.synthetic import Process
 from support.process import clean_environment
 
@@ -102,44 +102,46 @@ def top(*words: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _frame(*words: str | Path) -> dict[str, Any]:
+def _snapshot(*words: str | Path) -> dict[str, Any]:
     done = top(*words, "--once", "--json")
     assert done.returncode == 0, done.stderr
-    frame: dict[str, Any] = json.loads(done.stdout)
-    return frame
+    snapshot: dict[str, Any] = json.loads(done.stdout)
+    return snapshot
 
 
-def _frame_with(directory: Path, ready: Any) -> dict[str, Any]:
-    """The first frame that satisfies `ready`; programs take their time to start on a busy machine."""
-    frame: dict[str, Any] = {}
+def _snapshot_with(directory: Path, ready: Any) -> dict[str, Any]:
+    """The first snapshot that satisfies `ready`; programs take their time to start on a busy machine."""
+    snapshot: dict[str, Any] = {}
     for _ in range(60):
         done = top(directory, "--once", "--json")
-        frame = json.loads(done.stdout) if done.returncode == 0 else {}
-        if frame and ready(frame):
-            return frame
+        snapshot = json.loads(done.stdout) if done.returncode == 0 else {}
+        if snapshot and ready(snapshot):
+            return snapshot
         time.sleep(0.5)
-    raise AssertionError(frame)
+    raise AssertionError(snapshot)
 
 
-def _rows(frame: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    return {row["rank"]: row for row in frame["ranks"]}
+def _rows(snapshot: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    return {row["rank"]: row for row in snapshot["ranks"]}
 
 
 def test_files_without_members_say_whose_they_are(job: Any) -> None:
     run = job(60, DFTRACER_TRACE_COMPRESSION="0")
-    frame = _frame_with(run.directory, lambda f: len(f["ranks"]) == 2 and all(r["steps"] for r in f["ranks"]))
-    assert {r["state"] for r in frame["ranks"]} == {"running"}
-    assert frame["run"]
+    snapshot = _snapshot_with(
+        run.directory, lambda f: len(f["ranks"]) == 2 and all(r["steps"] for r in f["ranks"])
+    )
+    assert {r["state"] for r in snapshot["ranks"]} == {"running"}
+    assert snapshot["run"]
 
 
 def test_a_run_from_its_first_steps_to_its_end(job: Any) -> None:
     run = job(60)
-    frame = _frame_with(
+    snapshot = _snapshot_with(
         run.directory, lambda f: len(f["ranks"]) == 2 and all(r["steps"] >= 5 for r in f["ranks"])
     )
-    rows = _rows(frame)
+    rows = _rows(snapshot)
     assert set(rows) == {0, 1}
-    assert frame["processes"] == {"running": 2}
+    assert snapshot["processes"] == {"running": 2}
     for number, row in rows.items():
         assert row["state"] == "running"
         assert row["pid"] == run.ranks[number].pid
@@ -148,14 +150,14 @@ def test_a_run_from_its_first_steps_to_its_end(job: Any) -> None:
         assert row["loader_wait"] + row["stages"].get("read", 0) + row["stages"].get("preprocess", 0) > 0.25
         assert 0.25 < row["stages"]["forward"] < 0.75
         assert row["device_busy"] is None
-    assert frame["samples_per_s"] > 0
-    assert frame["read_bytes_per_s"] > 0
-    assert {Path(f["path"]).name for f in frame["files"]} >= {"data0.bin", "data1.bin"}
-    assert frame["dropped"] == 0
-    assert frame["run"]
+    assert snapshot["samples_per_s"] > 0
+    assert snapshot["read_bytes_per_s"] > 0
+    assert {Path(f["path"]).name for f in snapshot["files"]} >= {"data0.bin", "data1.bin"}
+    assert snapshot["dropped"] == 0
+    assert snapshot["run"]
     # By the number of one of its processes, and of the one that started them.
-    assert {r["rank"] for r in _frame(str(run.ranks[1].pid))["ranks"]} == {0, 1}
-    assert _rows(_frame(str(run.ranks[0].pid)))[0]["pid"] == run.ranks[0].pid
+    assert {r["rank"] for r in _snapshot(str(run.ranks[1].pid))["ranks"]} == {0, 1}
+    assert _rows(_snapshot(str(run.ranks[0].pid)))[0]["pid"] == run.ranks[0].pid
     run.wait_until_made()
     result = top(run.directory, "--once").stdout
     for expected in (
@@ -168,10 +170,10 @@ def test_a_run_from_its_first_steps_to_its_end(job: Any) -> None:
     ):
         assert expected in result, result
     run.finish()
-    frame = _frame(run.directory)
-    assert frame["processes"] == {"finished": 2}
-    assert {r["state"] for r in frame["ranks"]} == {"finished"}
-    assert all(r["steps"] > 10 for r in frame["ranks"])
+    snapshot = _snapshot(run.directory)
+    assert snapshot["processes"] == {"finished": 2}
+    assert {r["state"] for r in snapshot["ranks"]} == {"finished"}
+    assert all(r["steps"] > 10 for r in snapshot["ranks"])
 
 
 def test_a_killed_rank_is_shown_with_its_last_steps_and_left_alone(job: Any) -> None:
@@ -182,8 +184,8 @@ def test_a_killed_rank_is_shown_with_its_last_steps_and_left_alone(job: Any) -> 
     rings = [r for r in _core.ring_paths([]) if (_core.peek_ring(r) or {}).get("pid") == run.ranks[1].pid]
     trace = next(run.directory.glob("r1*.gz"))
     before = trace.read_bytes()
-    frame = _frame(run.directory, "--last", "600")
-    rows = _rows(frame)
+    snapshot = _snapshot(run.directory, "--last", "600")
+    rows = _rows(snapshot)
     assert rows[0]["state"] == "running"
     assert rows[1]["state"] == "killed"
     assert rows[1]["steps"] == 15
@@ -217,12 +219,12 @@ def test_drops_are_shown(tmp_path: Path) -> None:
     try:
         assert child.stdout is not None
         assert child.stdout.readline() == "made\n"
-        assert _frame(tmp_path)["dropped"] > 0
+        assert _snapshot(tmp_path)["dropped"] > 0
         assert "this trace has gaps" in top(tmp_path, "--once").stdout
     finally:
         child.communicate("\n")
     # When it has ended, its own statement counts.
-    assert _frame(tmp_path)["dropped"] > 0
+    assert _snapshot(tmp_path)["dropped"] > 0
 
 
 def test_sixty_columns_and_ascii(job: Any) -> None:
@@ -251,7 +253,7 @@ def _until(descriptor: int, wanted: str, seconds: float = 300.0) -> str:
 
 def test_the_live_screen_pauses_and_quits(job: Any) -> None:
     run = job(10_000)  # longer than any machine takes: the job must be running to the end of the test
-    _frame_with(run.directory, lambda f: len(f["ranks"]) == 2)
+    _snapshot_with(run.directory, lambda f: len(f["ranks"]) == 2)
     ours, theirs = pty.openpty()
     subprocess.run(["stty", "cols", "100", "rows", "40"], stdin=theirs, check=True)
     child = subprocess.Popen(
@@ -289,11 +291,11 @@ def test_a_long_run_costs_no_more_than_its_last_seconds(tmp_path: Path) -> None:
     p.io("read", at - 100, 50, "/data/early.bin", ret=1000)
     whole = p.write(tmp_path, member_text=1 << 16)
     with Recent(tmp_path, 2.0) as recent:
-        frame = take_frame(recent)
+        snapshot = take_snapshot(recent)
         (copy,) = recent.directory.iterdir()
         assert copy.stat().st_size < whole.stat().st_size / 4
-    assert "/data/early.bin" in {f["path"] for f in (frame.files or [])}
-    assert frame.ranks[0].steps < 2000
+    assert "/data/early.bin" in {f["path"] for f in (snapshot.files or [])}
+    assert snapshot.ranks[0].steps < 2000
 
 
 def test_what_cannot_be_watched_is_an_error(tmp_path: Path) -> None:
@@ -327,9 +329,9 @@ def test_samples_are_counted_over_the_same_period_as_steps(tmp_path: Path) -> No
         at = main.step(step, at, 50_000, 50_000)
     for process in (main, worker):
         process.write(tmp_path)
-    frame = _frame(tmp_path)
-    assert frame["steps_per_s"] == pytest.approx(10, rel=0.1)
-    assert frame["samples_per_s"] == pytest.approx(4 * frame["steps_per_s"], rel=0.01)
+    snapshot = _snapshot(tmp_path)
+    assert snapshot["steps_per_s"] == pytest.approx(10, rel=0.1)
+    assert snapshot["samples_per_s"] == pytest.approx(4 * snapshot["steps_per_s"], rel=0.01)
 
 
 def test_a_process_that_hangs_is_silent_though_it_is_sampled(tmp_path: Path) -> None:
@@ -342,11 +344,11 @@ def test_a_process_that_hangs_is_silent_though_it_is_sampled(tmp_path: Path) -> 
         p.counter("host.cpu", t, user_us=t, system_us=0, cpus=4, runnable=3)
     p.write(tmp_path, member_text=2000)  # many small members, as the recorder's
     with Recent([tmp_path], seconds=20) as recent:
-        frame = take_frame(recent)
-        again = take_frame(recent)
-    assert [r.silent_s for r in frame.ranks] == [pytest.approx(60 - 1.95, abs=0.2)]
-    assert [r.silent_s for r in again.ranks] == [r.silent_s for r in frame.ranks]
-    assert ("main thread", "on a CPU 50 %, waited 25 % of the time for a CPU") in frame.machine
+        snapshot = take_snapshot(recent)
+        again = take_snapshot(recent)
+    assert [r.silent_s for r in snapshot.ranks] == [pytest.approx(60 - 1.95, abs=0.2)]
+    assert [r.silent_s for r in again.ranks] == [r.silent_s for r in snapshot.ranks]
+    assert ("main thread", "on a CPU 50 %, waited 25 % of the time for a CPU") in snapshot.machine
     assert any(
-        what == "host node0" and "4 cores 25 % busy, 3 runnable" in words for what, words in frame.machine
+        what == "host node0" and "4 cores 25 % busy, 3 runnable" in words for what, words in snapshot.machine
     )

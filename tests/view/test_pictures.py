@@ -10,8 +10,9 @@ import pytest
 
 from dftracer.analyze import STAGES, analyze
 from dftracer.live import Recent
-from dftracer.report.moment import take_frame
+from dftracer.report.snapshot import take_snapshot
 from dftracer.testing.synthetic import Process, training_run
+from dftracer.view.drawn import FILL_STEPS, DrawnProcess, Spans, draw_row, lay_out
 from dftracer.view.events import (
     children_of,
     event_at,
@@ -23,7 +24,6 @@ from dftracer.view.events import (
     search_args,
 )
 from dftracer.view.figures import range_facts, step_rows, step_window
-from dftracer.view.part import FILL_STEPS, Part, Spans, build_part, draw_row
 from dftracer.view.reading import LEDGER, ledger_between
 from dftracer.view.run import Run
 from dftracer.view.server import Session, Shown
@@ -33,7 +33,7 @@ from support.view_trace import STEPS
 CASES = Path(__file__).parents[1] / "data" / "h200"
 
 
-def _part(spans: list[tuple[int, int, int, int]], kinds: int = 4) -> Part:
+def _part(spans: list[tuple[int, int, int, int]], kinds: int = 4) -> DrawnProcess:
     """Spans as (tid, start, end, kind)."""
     table = np.array(spans, np.int64).reshape(-1, 4)
     n = len(spans)
@@ -47,7 +47,7 @@ def _part(spans: list[tuple[int, int, int, int]], kinds: int = 4) -> Part:
         np.full(n, -1, np.int64),
     )
     info: dict[str, Any] = {"devices": [], "source": "trace"}
-    return build_part(info, [("c", f"n{k}", k) for k in range(kinds)], [], columns)[0]
+    return lay_out(info, [("c", f"n{k}", k) for k in range(kinds)], [], columns)[0]
 
 
 def _load(path: Path) -> tuple[Source, Run]:
@@ -264,13 +264,16 @@ def test_the_strip_of_a_followed_run_has_the_figures_of_top(job: Path) -> None:
     finally:
         source.close()
     with Recent(job) as recent:
-        frame = take_frame(recent)
+        snapshot = take_snapshot(recent)
     assert (strip["ranks"], strip["running"], strip["dropped"]) == (2, 0, 0)
-    assert strip["steps_per_s"] == frame.steps_per_s
-    assert strip["fetch_wait"] == pytest.approx(sum(r.loader_wait or 0 for r in frame.ranks) / 2)
-    assert strip["device_busy"] == pytest.approx(sum(r.device_busy or 0 for r in frame.ranks) / 2)
+    assert strip["steps_per_s"] == snapshot.steps_per_s
+    assert strip["fetch_wait"] == pytest.approx(sum(r.loader_wait or 0 for r in snapshot.ranks) / 2)
+    assert strip["device_busy"] == pytest.approx(sum(r.device_busy or 0 for r in snapshot.ranks) / 2)
     assert 0 < strip["device_busy"] < 1
-    assert (strip["read_per_s"], strip["written_per_s"]) == (frame.read_bytes_per_s, frame.write_bytes_per_s)
+    assert (strip["read_per_s"], strip["written_per_s"]) == (
+        snapshot.read_bytes_per_s,
+        snapshot.write_bytes_per_s,
+    )
     most = range_facts(run, (0, run.length), None, frozenset())["files"][0]
     assert strip["hottest"] == {"path": most["path"], "ns": most["total"]}
     assert strip["end_us"] <= (run.base + run.length) // 1000

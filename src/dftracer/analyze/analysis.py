@@ -33,7 +33,7 @@ from dftracer.analyze.map.threads import Explanation, Lanes, LaneStore, Question
 from dftracer.analyze.peers import scores
 from dftracer.analyze.rules import loading, machine_limits, training, trust
 from dftracer.analyze.rules.bound import Bound, find_bound, judged_run
-from dftracer.analyze.rules.finding import Context, Findings, ordered
+from dftracer.analyze.rules.finding import Findings, JudgingContext, ordered
 from dftracer.analyze.say.verdict import Head, head
 from dftracer.format.members import member_spans
 from dftracer.format.trace_names import NoTraces, Paths, find_traces, is_rows_name, part_of
@@ -65,12 +65,12 @@ class Analysis:
         self.trace_facts: dict[str, Any] = trust.trace_facts(job)
         self.name_table: pl.DataFrame = frames.names(job)
         self.file_table: pl.DataFrame | None = frames.files(job)
-        self.view = judged = judged_run(job)
+        self.judged = judged = judged_run(job)
         run_us = job.run_us if judged is None else judged.rank.main.phases.run_us
         self.ended: trust.Ended = trust.how_it_ended(job)
         self.run_s = run_us / 1e6
         self.bound: Bound | None = find_bound(judged)
-        context = Context(job, self.name_table, self.file_table, self.run_s, judged, self.bound)
+        context = JudgingContext(job, self.name_table, self.file_table, self.run_s, judged, self.bound)
         found = machine_limits.without_symptoms(context, [f for rule in _RULES for f in rule(context)])
         evidence = trust.evidence_findings(context, self.trace_facts)
         self.findings: Findings = Findings([*ordered(found), *evidence])
@@ -110,7 +110,7 @@ class Analysis:
     @property
     def account(self) -> Account | None:
         """Where the time of the steady steps went; None without steps."""
-        return None if self.view is None else self.view.account
+        return None if self.judged is None else self.judged.account
 
     @property
     def verdict(self) -> str:
@@ -119,7 +119,7 @@ class Analysis:
 
     @property
     def run(self) -> dict[str, Any]:
-        """The run's identity, and the other runs in the same place."""
+        """The run's identity, and the other runs in the same directory."""
         return {
             **run_identity([p.process for p in self.job.partials]),
             "others": [r.identity() for r in self._other_runs],
@@ -190,7 +190,7 @@ class Analysis:
     @property
     def phases(self) -> dict[str, dict[str, float]]:
         """The parts of the run, which add up to it, for the rank on the critical path."""
-        return {} if self.view is None else phase_rows(self.view.rank)
+        return {} if self.judged is None else phase_rows(self.judged.rank)
 
     @property
     def overlap(self) -> dict[str, dict[str, float | None]]:

@@ -42,7 +42,7 @@ PARTS = (
     "hang",
     "other",
 )
-_STRANGERS = 8  # other runs of the same program in a row, until no earlier attempt is looked for
+_STRANGERS = 8  # unrelated runs of the same program in a row to skip before giving up
 _CLOCKS_AGREE_US = 60_000_000
 _ENDED = ("exit_code", "signal", "exception", "rank", "step")
 
@@ -191,7 +191,7 @@ def goodput(
     return Goodput(found, chosen.left_out)
 
 
-# Which runs are attempts of one job ------------------------------------------------------------------------
+# --- Which runs are attempts of one job
 
 
 class _Chooser:
@@ -348,7 +348,7 @@ def _continues_numbering(later: Analysis, before: Analysis) -> bool:
     return bool(labels[1][0] < labels[0][0] <= labels[1][-1] + 1)
 
 
-# Attempts and their steps ----------------------------------------------------------------------------------
+# --- Attempts and their steps
 
 
 def _attempts(run: Run, analysis: Analysis) -> list[Attempt]:
@@ -507,7 +507,7 @@ def _repeated_steps(found: list[Attempt]) -> list[np.ndarray]:
     return out
 
 
-# Where the time of an attempt went -------------------------------------------------------------------------
+# --- Where the time of an attempt went
 
 
 def _split_time(attempt: Attempt, again: np.ndarray) -> None:

@@ -31,8 +31,9 @@ DRIFT_CHANGE: Final = 0.10
 DRIFT_P: Final = 0.01  # how often shuffled steps show such a trend
 COLD_FACTOR: Final = 1.3  # times the I/O per step of later epochs
 
-UNUSED_BATCH_US: Final = 200  # a loop before training that asks for the next batch this soon makes no use of
-UNUSED_SHARE: Final = 0.01  # it, and so does not evaluate; of its time, what is not waiting for batches
+# A loop before training that makes no use of its batches does not evaluate.
+UNUSED_BATCH_US: Final = 200  # it asks for the next batch this soon
+UNUSED_SHARE: Final = 0.01  # at most this share of its time goes to anything but waiting for batches
 
 # Ranks
 ONE_SIDED: Final = 0.5  # a straggler waits at most this share of what the others wait

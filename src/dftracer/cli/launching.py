@@ -347,4 +347,4 @@ def _rename_process() -> None:
         name = b"(follows its parent)"
         ctypes.memset(begin, 0, end - begin)
         ctypes.memmove(begin, name, min(len(name), end - begin - 1))
-        ctypes.CDLL(None).prctl(15, b"shadow", 0, 0, 0)
+        ctypes.CDLL(None).prctl(15, b"witness", 0, 0, 0)

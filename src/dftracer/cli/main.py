@@ -27,7 +27,7 @@ _EXIT_INTERRUPTED = 130
 # The verbs by what they are for, each with its module in `dftracer.cli.commands`.
 _GROUPS = {
     "record": {"run": "run", "collect": "collect"},
-    "look": {"report": "look", "view": "look", "top": "look", "compare": "compare", "check": "compare"},
+    "inspect": {"report": "look", "view": "look", "top": "look", "compare": "compare", "check": "compare"},
     "job": dict.fromkeys(("runs", "goodput", "fleet", "postmortem", "trigger", "ship"), "job"),
     "files": {
         "info": "files",
@@ -39,7 +39,7 @@ _GROUPS = {
         "query": "files",
         "link": "files",
     },
-    "set up": {"doctor": "doctor", "completion": "completion", "clean": "clean"},
+    "setup": {"doctor": "doctor", "completion": "completion", "clean": "clean"},
 }
 _MODULES = {verb: module for group in _GROUPS.values() for verb, module in group.items()}
 # What each exit code means, and more of it in docs/cli.md.

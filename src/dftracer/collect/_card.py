@@ -15,7 +15,7 @@ from typing import Any
 from dftracer.collect._names import Names
 from dftracer.collect._options import Options
 
-# YAML, as far as the card needs it ----------------------------------------------------------------
+# --- YAML, as far as the card needs it
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./+-]*")
 # Not allowed in a YAML stream, or a line break in it.
@@ -63,7 +63,7 @@ def _mapping(value: Mapping[str, Any], depth: int, path: str, comments: Mapping[
             )
 
 
-# The card -----------------------------------------------------------------------------------------
+# --- The card
 
 _PRECISION = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 _ENVIRONMENT = ("NCCL_", "GLOO_", "UCX_", "FI_", "TORCH_NCCL_", "RCCL_")

@@ -32,7 +32,7 @@ class Collection:
     plugins: Plugins
 
 
-# Failures -----------------------------------------------------------------------------------------
+# --- Failures
 
 
 class Health:
@@ -73,7 +73,7 @@ class Health:
             self.fail(part, error)
 
 
-# Costs --------------------------------------------------------------------------------------------
+# --- Costs
 
 _KEPT_STEPS = 10_000
 
@@ -102,7 +102,7 @@ class Costs:
         return {**{k: round(v, 6) for k, v in self._spent.items()}, "median_step_s": medians}
 
 
-# Our own trace (`.pfw.gz`) ------------------------------------------------------------------------
+# --- Our own trace (`.pfw.gz`)
 
 _STEP_CATEGORY = "PP"  # where the analysis looks for steps of a profiler
 

@@ -22,7 +22,7 @@ from dftracer.collect._options import Options
 from dftracer.collect._plugins import Context, Plugins
 from dftracer.collect._windows import Schedule, ScheduledStep, Windows, guard_forks, protect, unprotect
 
-# What is left behind ------------------------------------------------------------------------------
+# --- What is left behind
 
 
 @dataclass
@@ -61,7 +61,7 @@ class CollectReport:
         return "\n".join(lines)
 
 
-# SIGTERM ------------------------------------------------------------------------------------------
+# --- SIGTERM
 #
 # SIGTERM ends a process at once; a window that is open then is closed first. Only where nobody else
 # handles the signal: the default action follows at once, with the same exit status.
@@ -105,7 +105,7 @@ class Termination:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-# The loop -----------------------------------------------------------------------------------------
+# --- The loop
 
 
 class Collector:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 
-# Windows: each entry is completed as its files are finished beside the loop -----------------------
+# --- Windows: each entry is completed as its files are finished beside the loop
 
 _WHOLE = 0.998  # share of the operators joined: less than this is worth a warning
 
@@ -91,7 +91,7 @@ class Entries:
                 for kind in ("et", "kineto"):
                     if entry[kind]:
                         entry[kind] = self._collection.names.renamed(entry[kind])
-        if rank is not None and known == "nobody":
+        if rank is not None and known == "unknown":
             self._collection.recording.write_rank(rank, self._collection.names.world_size)
 
     def _finished(self, entry: dict[str, Any], result: dict[str, Any]) -> None:
@@ -129,7 +129,7 @@ class Entries:
             )
 
 
-# Clocks -------------------------------------------------------------------------------------------
+# --- Clocks
 #
 # Pairs of the wall clock and the monotonic clock, for laying traces of several processes side by
 # side.
@@ -151,7 +151,7 @@ def anchor() -> dict[str, Any]:
     return {"epoch_us": best[1] / 1000, "epoch_ns": best[1], "monotonic_ns": best[2], "error_ns": best[0]}
 
 
-# One rank -------------------------------------------------------------------------------------
+# --- One rank
 
 
 @dataclass
@@ -215,7 +215,7 @@ class RankManifest:
         return files
 
 
-# All ranks ----------------------------------------------------------------------------------------
+# --- All ranks
 
 _FEW = 64  # ranks that may each read all manifests
 _WAIT_S = 10.0

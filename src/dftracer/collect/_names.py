@@ -21,9 +21,7 @@ from dftracer import _config, _core
 from dftracer.format.torch_files import EARLIER, mark
 from dftracer.torch.collectives import distributed
 
-# Which rank this is -------------------------------------------------------------------------------
-#
-# Which rank this process is: torch.distributed knows best; otherwise what the launcher set.
+# --- Which rank this is: torch.distributed knows best; otherwise what the launcher set
 
 
 def rank_of_process() -> tuple[int | None, int | None, str]:
@@ -35,13 +33,10 @@ def rank_of_process() -> tuple[int | None, int | None, str]:
         except Exception:  # a group that is being destroyed
             pass
     known = _config.rank_info()
-    return known.rank, known.world_size, known.source or "nobody"
+    return known.rank, known.world_size, known.source or "unknown"
 
 
-# Earlier files ------------------------------------------------------------------------------------
-#
-# Files of an earlier collection in the same directory: moved to a folder of their own, never
-# replaced.
+# --- Files of an earlier collection in the same directory: moved to a folder of their own, never replaced
 
 
 _OF_RANK = re.compile(r"[A-Za-z][\w-]*?_(p?\d+)(_w\d+)?\.(json|jsonl|nsys-rep|sqlite)(\.gz)?")
@@ -101,7 +96,7 @@ def _folder_for(directory: str, names: list[str], run: str) -> str:
     raise AssertionError("unreachable")
 
 
-# A directory that ranks share ----------------------------------------------------------------------
+# --- A directory that ranks share
 
 
 def write_json(path: str, content: dict[str, Any]) -> None:
@@ -125,7 +120,7 @@ def directory_lock(directory: str) -> Iterator[None]:
         os.close(handle)
 
 
-# Names --------------------------------------------------------------------------------------------
+# --- Names
 
 _LABEL = re.compile(r"^(torch_et|kineto_trace)_(p?\d+)(?=[_.])")
 _WAIT_S = 10.0
@@ -138,7 +133,7 @@ class Names:
         self.directory = directory
         self._suffix = ".json.gz" if compress else ".json"
         self._written: list[str] = []
-        self.rank, self.world_size, self.source = 0, 1, "nobody"
+        self.rank, self.world_size, self.source = 0, 1, "unknown"
         self.run = _core.run_id() or _core.identify_run(os.path.join(directory, "trace"))
         rank, world_size, source = rank_of_process()
         with directory_lock(directory):
@@ -191,7 +186,7 @@ class Names:
         """Where a trace of one window is written first; `add` gives it its current name."""
         number = f"_w{window}" if window else ""
         # The label may change while the file is being written, and belong to another process by then.
-        label = self.label if self.source != "nobody" else f"p{os.getpid()}"
+        label = self.label if self.source != "unknown" else f"p{os.getpid()}"
         return os.path.join(self.directory, f"{kind}_{label}{number}{self._suffix}")
 
     def stem(self, name: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from dftracer.collect._collection import Health
 from dftracer.collect._names import Names
 
-# The protocol --------------------------------------------------------------------------------------
+# --- The protocol
 
 
 @dataclass
@@ -69,7 +69,7 @@ def write_output(stem: str, content: Any, compress: bool) -> str:
     return path
 
 
-# Samples of memory and of NVML's counters ---------------------------------------------------------
+# --- Samples of memory and of NVML's counters
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _LIMIT = 1_000_000  # samples kept; a run of weeks must not fill the memory it measures
@@ -206,7 +206,7 @@ class Nvml(_Sampler):
         return out
 
 
-# All of them --------------------------------------------------------------------------------------
+# --- All of them
 
 _T = TypeVar("_T")
 

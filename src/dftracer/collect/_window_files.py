@@ -19,7 +19,7 @@ from typing import IO, Any
 from dftracer._text import plural
 from dftracer.format.torch_files import EVENT_NAME, NODE_NAME, STRUCTURAL, plain_name, repaired_item
 
-# The text of an execution trace -------------------------------------------------------------------
+# --- The text of an execution trace
 #
 # The execution trace as torch writes it, node by node, with invalid JSON repaired. Its layout is fixed,
 # so that a node is found by its first and last line.
@@ -92,7 +92,7 @@ class EtText:
         return json.dumps(repaired), repaired
 
 
-# The text of Kineto's trace -----------------------------------------------------------------------
+# --- The text of Kineto's trace
 #
 # Kineto's file event by event, so that a large one is never in memory as a whole.
 
@@ -164,7 +164,7 @@ class KinetoText:
         self.base_ns = int(found.group(1)) if found else 0
 
 
-# Finishing a pair of files ------------------------------------------------------------------------
+# --- Finishing a pair of files
 #
 # Processing a window's files after it has ended: repair, join, compression, in a separate process.
 # It runs at the lowest priority during training and does not hold the trainer's interpreter lock.
@@ -336,7 +336,7 @@ def main(path: str) -> None:
     os.replace(path + ".part", path + ".done")
 
 
-# The process beside the loop ----------------------------------------------------------------------
+# --- The process beside the loop
 #
 # Starts the finishing of windows beside the training and gathers the results.
 

@@ -26,7 +26,7 @@ from dftracer.collect._collection import Collection, Health
 from dftracer.collect._manifest import Entries
 from dftracer.torch.patches import Patches
 
-# When ---------------------------------------------------------------------------------------------
+# --- When
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Schedule:
         return ScheduledStep("active", window, within == cycle - 1)
 
 
-# In a forked child --------------------------------------------------------------------------------
+# --- In a forked child
 #
 # What a forked child must not do: write into its parent's trace, record for a profiler it cannot
 # stop. The child inherits the observer together with the unwritten part of its buffer and the open
@@ -111,7 +111,7 @@ def silence(path: str) -> None:
                 os.close(nowhere)
 
 
-# Beside other threads -----------------------------------------------------------------------------
+# --- Beside other threads
 #
 # Waiting until no other thread is inside an operator that began under the profiler. With
 # `profile_all_threads`, Kineto frees its memory when it stops, and an operator that another thread
@@ -195,7 +195,7 @@ def wait_for_operators(limit_s: float) -> bool:
     return True
 
 
-# Beside the program's own profilers ---------------------------------------------------------------
+# --- Beside the program's own profilers
 #
 # The program's own profilers and observers come first: we end our window when one of them starts.
 # torch allows one Kineto session and one execution trace observer per process. A second observer
@@ -275,7 +275,7 @@ class OtherProfilers:
         return None
 
 
-# One window ---------------------------------------------------------------------------------------
+# --- One window
 
 _OPERATOR_LIMIT_S = 10.0
 
@@ -509,7 +509,7 @@ def _all_threads_config(profiler: Any) -> Any:
         return None
 
 
-# Under Nsight Systems -----------------------------------------------------------------------------
+# --- Under Nsight Systems
 
 # nsys wraps a process from outside, and excludes Kineto (one CUPTI client a process). So the command
 # starts it, and the window says when to record, by cudaProfilerStart and cudaProfilerStop.
@@ -581,7 +581,7 @@ class _NsysRange:
                 self._torch.cuda.profiler.stop()
 
 
-# All of them --------------------------------------------------------------------------------------
+# --- All of them
 
 
 class Windows:

@@ -486,7 +486,7 @@ class Comparison:
         return max(abs(e) for e in ends) if ends is not None else math.inf
 
     def steps_needed(self, limit: float = SAME_WITHIN) -> int | None:
-        """How many steps each run would need to tell; None if more steps would hardly help, but more runs."""
+        """How many steps each run would need to detect a change; None if only more runs would help."""
         least = min(self.a.wall.size, self.b.wall.size)
         if not self.enough:
             return max(MIN_STEPS * 4, 2 * least)

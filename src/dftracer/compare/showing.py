@@ -62,7 +62,7 @@ def interval_text(c: Change) -> str:
     if c.interval_s is not None:
         low = max(c.interval_s[0], 0.0)
         return f"{time_text(low)} to {time_text(c.interval_s[1])}"
-    return "not known"
+    return "unknown"
 
 
 def times_text(c: Change) -> str:
@@ -101,13 +101,14 @@ def headline(c: Comparison, b: str = "B", a: str = "A") -> str:
 
 
 def needed_text(c: Comparison, limit: float = SAME_WITHIN) -> str:
-    """What would be needed to tell."""
-    runs = "several runs of each would (dftracer compare A1 A2 A3 -- B1 B2 B3)"
+    """What it would take to detect a change."""
+    runs = "several runs of each"
+    command = "(dftracer compare A1 A2 A3 -- B1 B2 B3)"
     steps = c.steps_needed(limit)
     within = percent_text(limit, signed=False)
     if steps is None:
-        return f"to tell a change of {within}, more steps would hardly help, {runs}"
-    return f"to tell a change of {within} would take about {steps} steps, or {runs}"
+        return f"more steps would hardly help to detect a change of {within}; {runs} would {command}"
+    return f"detecting a change of {within} would take about {steps} steps, or {runs} {command}"
 
 
 def _whole_text(c: Comparison) -> str:

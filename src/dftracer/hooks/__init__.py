@@ -65,7 +65,7 @@ def _trace_method(
     node: Any,
     describe: Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any]],
 ) -> None:
-    """Record each call as an event of `node`; `describe(args, kwargs)` gives its args."""
+    """Record each call as an event of `node`; `describe(args, kwargs)` returns its args."""
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def traced(*args: Any, **kwargs: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dftracer._text import plural
 from dftracer.link.columns import ActivityTable
-from dftracer.link.discover import Found, RankFiles, Source, discover, read_manifest
+from dftracer.link.discover import Found, RankFiles, TorchFile, discover, read_manifest
 from dftracer.link.execution_trace import ExecutionTrace, read_execution_trace
 from dftracer.link.graph import Join, join
 from dftracer.link.kineto import read_kineto
@@ -87,11 +87,11 @@ def _rank(files: RankFiles) -> dict[str, Any]:
     nodes = joined = matched = agreeing = 0
     tables = [(s, read_nsys(s.path) if s.kind == "nsys" else read_kineto(s.path)) for s in files.activity]
     traces = [(s, read_execution_trace(s.path)) for s in files.et]
-    every: list[tuple[Source, ActivityTable | ExecutionTrace]] = [*tables, *traces]
-    for source, table in every:
-        problems += [f"{source.path.name}: {text}" for text in table.repairs.sentences()]
+    every: list[tuple[TorchFile, ActivityTable | ExecutionTrace]] = [*tables, *traces]
+    for file, table in every:
+        problems += [f"{file.path.name}: {text}" for text in table.repairs.sentences()]
         if not len(table) and not table.repairs.sentences():
-            problems.append(f"{source.path.name}: it contains no events")
+            problems.append(f"{file.path.name}: it contains no events")
     if not tables:
         problems.append("no profiler trace: the nodes of the execution trace have no times")
     wanted = [s for s, _ in tables if s.window not in files.times_only]
@@ -101,9 +101,9 @@ def _rank(files: RankFiles) -> dict[str, Any]:
         problems.append(
             f"{len(traces)} execution traces and {len(wanted)} profiler traces: each window needs one of each"
         )
-    for source, et in traces:
+    for file, et in traces:
         nodes += int(et.real.sum())
-        named = [t for s, t in tables if s.window == source.window]
+        named = [t for s, t in tables if s.window == file.window]
         candidates = [
             join(et, t)
             for t in (named if len(traces) == len(tables) and len(named) == 1 else [t for _, t in tables])
@@ -112,7 +112,7 @@ def _rank(files: RankFiles) -> dict[str, Any]:
             continue
         best = max(candidates, key=lambda j: (j.joined, -len(j.refused)))
         joined, matched, agreeing = joined + best.joined, matched + best.matched, agreeing + best.agreeing
-        problems += _join_problems(source.path.name, best)
+        problems += _join_problems(file.path.name, best)
     return {
         "rank": files.rank,
         "et_nodes": nodes,

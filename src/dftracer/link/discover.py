@@ -32,8 +32,8 @@ class NothingToLink(FileNotFoundError):
 
 
 @dataclass
-class Source:
-    """One file, and what its name and its head say."""
+class TorchFile:
+    """One file of torch's profiler, of its execution trace observer or of nsys: what its name and head say."""
 
     path: Path
     kind: str  # "et", "kineto" or "nsys"
@@ -50,8 +50,8 @@ class RankFiles:
     """The files of one rank, in the order of their windows."""
 
     rank: int
-    et: list[Source] = field(default_factory=list)
-    activity: list[Source] = field(default_factory=list)
+    et: list[TorchFile] = field(default_factory=list)
+    activity: list[TorchFile] = field(default_factory=list)
     traces: list[Path] = field(default_factory=list)  # our own
     comms: list[Path] = field(default_factory=list)
     world_size: int | None = None
@@ -84,34 +84,34 @@ def discover(directory: Path) -> Found:
     if not directory.is_dir():
         raise NothingToLink(f"{directory} is not a directory")
     warnings: list[str] = []
-    sources: list[Source] = []
+    torch_files: list[TorchFile] = []
     reports: list[Path] = []
     for path in _files(directory):
         if path.name.endswith((".json", ".json.gz")) and not _SKIP.fullmatch(path.name):
-            source = _look(path)
-            if source is not None:
-                sources.append(source)
+            file = _look(path)
+            if file is not None:
+                torch_files.append(file)
         elif path.suffix in (".sqlite", ".db"):
             found = _NAMED.match(path.name)
             if found or _is_nsys(path):
-                sources.append(_name_facts(Source(path, "nsys")))
+                torch_files.append(_name_facts(TorchFile(path, "nsys")))
         elif path.suffix == ".nsys-rep":
             reports.append(path)
     for report in reports:
         if not report.with_suffix(".sqlite").exists():
             warnings.append(f"{report.name} is not exported: run `nsys export --type sqlite {report.name}`")
-    if not sources:
+    if not torch_files:
         raise NothingToLink(
             f"no execution trace, profiler trace or nsys export under {directory}."
             " Record with `dftracer collect`, or with torch.profiler and ExecutionTraceObserver"
         )
     traces = _our_traces(directory)
-    _assign_ranks(sources, traces, warnings)
-    ranks = _by_rank(sources)
-    _add_traces(ranks, traces, sources)
+    _assign_ranks(torch_files, traces, warnings)
+    ranks = _by_rank(torch_files)
+    _add_traces(ranks, traces, torch_files)
     _add_manifests(directory, ranks, warnings)
     world = max(
-        [len(ranks), *(s.world_size or 0 for s in sources), *(r.world_size or 0 for r in ranks.values())]
+        [len(ranks), *(s.world_size or 0 for s in torch_files), *(r.world_size or 0 for r in ranks.values())]
     )
     found_all = Found(directory, ranks, world, warnings)
     if found_all.missing:
@@ -156,21 +156,21 @@ def _is_nsys(path: Path) -> bool:
     return is_nsys(path)
 
 
-def _name_facts(source: Source) -> Source:
-    named = _NAMED.match(source.path.name)
+def _name_facts(file: TorchFile) -> TorchFile:
+    named = _NAMED.match(file.path.name)
     if named:
-        source.named_rank = int(named.group(2))
-        source.window = int(named.group(3) or 0)
+        file.named_rank = int(named.group(2))
+        file.window = int(named.group(3) or 0)
     else:
-        loose = _RANK.search(source.path.name)
-        source.named_rank = int(loose.group(1)) if loose else None
-        window = re.search(r"_w(\d{1,9})\.", source.path.name)
-        source.window = int(window.group(1)) if window else None
-    source.rank = source.named_rank
-    return source
+        loose = _RANK.search(file.path.name)
+        file.named_rank = int(loose.group(1)) if loose else None
+        window = re.search(r"_w(\d{1,9})\.", file.path.name)
+        file.window = int(window.group(1)) if window else None
+    file.rank = file.named_rank
+    return file
 
 
-def _look(path: Path) -> Source | None:
+def _look(path: Path) -> TorchFile | None:
     """What kind of file this is, from its first bytes."""
     try:
         head = next(read_blocks(path, Repairs(), _HEAD), b"")[:_HEAD]
@@ -178,24 +178,24 @@ def _look(path: Path) -> Source | None:
         return None
     if EXPORTED.encode() in head[:_SIGNED]:
         return None
-    source = _name_facts(Source(path, "et"))
-    source.started = path.stat().st_mtime
+    file = _name_facts(TorchFile(path, "et"))
+    file.started = path.stat().st_mtime
     events = head.find(b'"traceEvents"')
     nodes = re.search(rb'"nodes"\s*:\s*\[', head)
     if events >= 0 and (nodes is None or events < nodes.start()):
-        source.kind = "kineto"
-        _kineto_head(source, head, events)
+        file.kind = "kineto"
+        _kineto_head(file, head, events)
     elif nodes is not None and (b'"schema"' in head or b'"rf_id"' in head):
         pid = re.search(rb'"pid"\s*:\s*(\d{1,18})(?!\d)', head[: nodes.start()])
-        source.pid = int(pid.group(1)) if pid else None
+        file.pid = int(pid.group(1)) if pid else None
     elif not _NAMED.match(path.name):
         return None
     elif path.name.startswith("kineto"):
-        source.kind = "kineto"  # empty or damaged: the reader says so
-    return source
+        file.kind = "kineto"  # empty or damaged: the reader says so
+    return file
 
 
-def _kineto_head(source: Source, head: bytes, events: int) -> None:
+def _kineto_head(file: TorchFile, head: bytes, events: int) -> None:
     info = re.search(rb'"distributedInfo"\s*:\s*\{', head[:events])
     if info is not None:
         text = head[info.end() - 1 : info.end() + 4096]
@@ -204,12 +204,12 @@ def _kineto_head(source: Source, head: bytes, events: int) -> None:
         # A process that was never part of a group says rank 0 of 1: its file name is more reliable.
         size = int(world.group(1)) if world else 0
         number = int(rank.group(1)) if rank else MAX_RANKS
-        if number < MAX_RANKS and (source.rank is None or size > 1):
-            source.rank = number
-        source.world_size = size if 0 < size <= MAX_RANKS else None
+        if number < MAX_RANKS and (file.rank is None or size > 1):
+            file.rank = number
+        file.world_size = size if 0 < size <= MAX_RANKS else None
     pid = _HOST_PID.search(head)
     pid = pid or re.search(rb'"pid"\s*:\s*(\d{1,18})(?!\d)', head[events:])
-    source.pid = int(pid.group(1)) if pid else None
+    file.pid = int(pid.group(1)) if pid else None
 
 
 def _our_traces(directory: Path) -> list[Any]:
@@ -227,22 +227,22 @@ def _our_traces(directory: Path) -> list[Any]:
     return processes
 
 
-def _assign_ranks(sources: list[Source], traces: list[Any], warnings: list[str]) -> None:
+def _assign_ranks(torch_files: list[TorchFile], traces: list[Any], warnings: list[str]) -> None:
     """Names, then the process: a file without a rank belongs to the rank whose other files have its pid."""
     warnings += [
         f"{s.path.name}: the file says it belongs to rank {s.rank}; its name is ignored"
-        for s in sources
+        for s in torch_files
         if _NAMED.match(s.path.name) and s.named_rank != s.rank
     ]
     by_pid = {p.pid: p.rank for p in traces if p.rank is not None}
-    by_pid.update({s.pid: s.rank for s in sources if s.rank is not None and s.pid is not None})
-    homeless: dict[int | None, list[Source]] = {}
-    for s in sources:
+    by_pid.update({s.pid: s.rank for s in torch_files if s.rank is not None and s.pid is not None})
+    homeless: dict[int | None, list[TorchFile]] = {}
+    for s in torch_files:
         if s.rank is None and s.pid in by_pid:
             s.rank = by_pid[s.pid]
         if s.rank is None:
             homeless.setdefault(s.pid, []).append(s)
-    taken = {s.rank for s in sources if s.rank is not None}
+    taken = {s.rank for s in torch_files if s.rank is not None}
     free = (n for n in range(1 << 30) if n not in taken)
     for pid in sorted(homeless, key=lambda p: (p is None, p or 0)):
         number = next(iter(taken)) if pid is None and len(taken) == 1 else next(free)
@@ -253,9 +253,9 @@ def _assign_ranks(sources: list[Source], traces: list[Any], warnings: list[str])
             s.rank = number
 
 
-def _by_rank(sources: list[Source]) -> dict[int, RankFiles]:
+def _by_rank(torch_files: list[TorchFile]) -> dict[int, RankFiles]:
     ranks: dict[int, RankFiles] = {}
-    for s in sources:
+    for s in torch_files:
         assert s.rank is not None
         files = ranks.setdefault(s.rank, RankFiles(s.rank))
         (files.et if s.kind == "et" else files.activity).append(s)
@@ -266,8 +266,8 @@ def _by_rank(sources: list[Source]) -> dict[int, RankFiles]:
     return dict(sorted(ranks.items()))
 
 
-def _add_traces(ranks: dict[int, RankFiles], traces: list[Any], sources: list[Source]) -> None:
-    pids = {s.pid: s.rank for s in sources if s.pid is not None}
+def _add_traces(ranks: dict[int, RankFiles], traces: list[Any], torch_files: list[TorchFile]) -> None:
+    pids = {s.pid: s.rank for s in torch_files if s.pid is not None}
     for p in traces:
         rank = pids.get(p.pid, p.rank)
         if rank is None:

@@ -16,7 +16,7 @@ from dftracer.link.chakra import Facts, write_chakra
 from dftracer.link.clock import Clock, Member
 from dftracer.link.collectives import RECV, SEND, Collective, apply_records, find_collectives, read_records
 from dftracer.link.columns import ANNOTATION, ActivityTable, Ints, empty_activity
-from dftracer.link.discover import RankFiles, Source
+from dftracer.link.discover import RankFiles, TorchFile
 from dftracer.link.edges import find_edges
 from dftracer.link.execution_trace import empty_execution_trace, read_execution_trace
 from dftracer.link.graph import Graph, Join, build_graph, join
@@ -115,8 +115,8 @@ def prepare(files: RankFiles) -> RankLink:
     summary = Summary(files.rank, files.world_size, files.host, files.clock_error_ns, None)
     records = read_records(files.comms, summary.warnings)
     parts = []
-    for window, et_source, activity_source in _pair(files, summary.warnings):
-        parts.append(_window(files, window, et_source, activity_source, records, summary))
+    for window, et_file, activity in _pair(files, summary.warnings):
+        parts.append(_window(files, window, et_file, activity, records, summary))
     starts = [p.activity.span[0] for p in parts if len(p.activity)]
     starts += [int(p.spans.start.min()) for p in parts if len(p.spans)]
     summary.start_ns = min(starts) if starts else None
@@ -138,45 +138,45 @@ def _pair(files: RankFiles, warnings: list[str]) -> list[tuple[int, Any, Any]]:
         of_et = {s.window: s for s in files.et}
         return [(w, of_et.get(w), _loaded(by_window.get(w), loaded)) for w in windows]
     if len(files.et) == len(files.activity) or not files.et:
-        traces: list[Source | None] = [*files.et] or [None] * len(files.activity)
+        traces: list[TorchFile | None] = [*files.et] or [None] * len(files.activity)
         pairs = zip(traces, files.activity, strict=True)
         return [(w, e, _loaded(a, loaded)) for w, (e, a) in enumerate(pairs)]
     free = list(files.activity)
     out: list[tuple[int, Any, Any]] = []
-    for window, source in enumerate(files.et):
-        et = read_execution_trace(source.path)
+    for window, file in enumerate(files.et):
+        et = read_execution_trace(file.path)
         best = max(free, key=lambda a: join(et, loaded[id(a)]).joined, default=None)
         if best is not None:
             free.remove(best)
-        out.append((window, source, _loaded(best, loaded)))
+        out.append((window, file, _loaded(best, loaded)))
     for left in free:
         warnings.append(f"{left.path.name}: its window has no execution trace; only its times are used")
         out.append((len(out), None, loaded[id(left)]))
     return out
 
 
-def _loaded(source: Source | None, loaded: dict[int, ActivityTable]) -> ActivityTable | None:
-    return None if source is None else loaded[id(source)]
+def _loaded(file: TorchFile | None, loaded: dict[int, ActivityTable]) -> ActivityTable | None:
+    return None if file is None else loaded[id(file)]
 
 
-def _read_activity(source: Source) -> ActivityTable:
-    return read_nsys(source.path) if source.kind == "nsys" else read_kineto(source.path)
+def _read_activity(file: TorchFile) -> ActivityTable:
+    return read_nsys(file.path) if file.kind == "nsys" else read_kineto(file.path)
 
 
 def _window(
     files: RankFiles,
     window: int,
-    et_source: Source | None,
+    et_file: TorchFile | None,
     found: ActivityTable | None,
     records: list[dict[str, Any]],
     summary: Summary,
 ) -> TablePart:
-    et = read_execution_trace(et_source.path) if et_source is not None else empty_execution_trace()
+    et = read_execution_trace(et_file.path) if et_file is not None else empty_execution_trace()
     activity = found if found is not None else empty_activity()
     for path, repairs in ((et.path, et.repairs), (activity.path, activity.repairs)):
         if path is not None:
             summary.warnings += [f"{path.name}: {text}" for text in repairs.sentences()]
-    if et_source is None and window not in files.times_only:
+    if et_file is None and window not in files.times_only:
         summary.warnings.append(
             f"rank {files.rank} window {window}: no execution trace, so no tensors and no join"
         )

@@ -37,7 +37,7 @@ class LiveFile(NamedTuple):
     text: bytes = b""  # lines that are in no file yet
     dropped: int = 0  # events lost so far, of a process whose ring is here
     refusing: bool = False  # the disk rejects writes at the moment
-    steady: bool = True  # all of it is from one moment; otherwise the last lines may appear twice
+    consistent: bool = True  # all of it is from one moment; otherwise the last lines may appear twice
 
     @property
     def packed(self) -> bool:
@@ -69,7 +69,7 @@ def look(paths: Paths) -> list[LiveFile]:
             seen["text"],
             seen["dropped"],
             seen["refusing"],
-            seen["steady"],
+            seen["consistent"],
         )
         found[os.path.realpath(file.path)] = file
     for name in names:

@@ -45,8 +45,9 @@ def find_files(paths: Paths) -> list[Path]:
             raise
         where = ", ".join(str(p) for p in given)
         raise NoTraces(
-            f"no trace in {where}, but {plural(waiting, 'event')} of a killed process wait for one that"
-            " cannot be created there; `dftracer repair --rings -o DIRECTORY` writes them to another place"
+            f"no trace in {where}; {plural(waiting, 'event')} of a killed process"
+            f" {'is' if waiting == 1 else 'are'} still in its ring, because the trace cannot be created there."
+            " `dftracer repair --rings -o DIRECTORY` writes the events to another directory"
         ) from None
 
 

@@ -182,7 +182,7 @@ def _newest_run(files: list[_File], hangs: list[dict[str, Any]]) -> str | None:
     return max(begun, key=lambda run: begun[run])
 
 
-# One file ---------------------------------------------------------------------------------------------------
+# --- One file
 
 
 def _read(file: LiveFile) -> _File | None:
@@ -347,7 +347,7 @@ def _place(sample: str) -> str:
     return f"{at} {function}" if function else ""
 
 
-# Together ---------------------------------------------------------------------------------------------------
+# --- Together
 
 
 def _ranks(files: list[_File], hangs: list[dict[str, Any]], attempt: int) -> list[RankEvidence]:

@@ -99,7 +99,7 @@ def judge(evidence: Evidence) -> Verdict:
     return verdict
 
 
-# Ranks ------------------------------------------------------------------------------------------------------
+# --- Ranks
 
 
 def _row(r: RankEvidence, evidence: Evidence) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def _first(evidence: Evidence, rank: int | None) -> dict[str, Any] | None:
     return {"rank": who.rank, "time": None if not at else round(at / 1e6, 6)}
 
 
-# It hangs ---------------------------------------------------------------------------------------------------
+# --- It hangs
 
 
 def _stopped(evidence: Evidence) -> Verdict | None:
@@ -241,18 +241,19 @@ def _startup(evidence: Evidence, ranks: list[RankEvidence]) -> Verdict:
         return Verdict(
             "startup",
             who.rank,
-            f"Rank {who.rank} hangs in start-up, before the first step: it has been{_place(who)}{_file(who)}"
+            f"Rank {who.rank} hangs in start-up, before the first step: it has {_doing(who)}"
             f" since {_clock(who.moved_us)}; {_wait_words(joining)}.",
             evidence,
         )
     if absent:
         who = min(absent, key=lambda r: r.moved_us)
+        seen = _place(who) + _file(who)
         return Verdict(
             "startup",
             who.rank if len(evidence.ranks) == 1 or len(absent) == 1 else None,
             f"{_ranks_text([r.rank for r in absent]).capitalize()} "
-            f"{'hangs' if len(absent) == 1 else 'hang'} in start-up, before the first step:"
-            f"{_place(who)}{_file(who)} since {_clock(who.moved_us)}.",
+            f"{'hangs' if len(absent) == 1 else 'hang'} in start-up, before the first step"
+            f"{f':{seen}' if seen else ','} since {_clock(who.moved_us)}.",
             evidence,
         )
     missing = _ranks_text(evidence.missing).capitalize() if evidence.missing else ""
@@ -339,7 +340,7 @@ def _elsewhere(evidence: Evidence, who: RankEvidence, waiting: list[RankEvidence
         )
         text = f"{name} {what}{_at(who)}{since}{_step(who)}"
     else:
-        text = f"{name} has been{_stage(who)}{_place(who)}{_file(who)}{since}{_step(who)}"
+        text = f"{name} has {_doing(who)}{since}{_step(who)}"
         text += "; it has held the interpreter lock all that time" if _keeps_lock(who) else ""
     sentence = f"{came} {text}." if came else f"{text}."
     if who.hang is not None and who.hang["handling"]:
@@ -349,7 +350,8 @@ def _elsewhere(evidence: Evidence, who: RankEvidence, waiting: list[RankEvidence
     ]
     more = []
     if also and waiting:
-        more = [f"Rank {r.rank} is not in it either:{_stage(r)}{_place(r)}{_file(r)}." for r in also[:3]]
+        seen = ((r, f"{_stage(r)}{_place(r)}{_file(r)}") for r in also[:3])
+        more = [f"Rank {r.rank} is not in it either{f':{words}' if words else ''}." for r, words in seen]
     return Verdict(kind, who.rank, sentence, evidence, more=more)
 
 
@@ -426,7 +428,7 @@ def _by_size(waiting: list[RankEvidence]) -> list[list[RankEvidence]]:
     return sorted(sizes.values(), key=lambda rs: (-len(rs), rs[0].rank))
 
 
-# It died ----------------------------------------------------------------------------------------------------
+# --- It died
 
 
 def _lost_worker(r: RankEvidence) -> LostWorker | None:
@@ -574,7 +576,7 @@ def _others_sentence(others: list[RankEvidence]) -> str:
     return f" {text[0].upper()}{text[1:]}."
 
 
-# It moves, or ended well ------------------------------------------------------------------------------------
+# --- It moves, or ended well
 
 
 def _silent_job(evidence: Evidence) -> Verdict | None:
@@ -601,7 +603,7 @@ def _progress_or_end(evidence: Evidence) -> Verdict:
     return Verdict("ended", None, f"The job finished normally{at}.", evidence)
 
 
-# Words ------------------------------------------------------------------------------------------------------
+# --- Words
 
 
 def _clock(us: int | None) -> str:
@@ -638,6 +640,12 @@ def _stage(r: RankEvidence) -> str:
         "compilation": " compiling",
     }
     return words.get(r.stage or "", "") + ("," if r.stage in words and r.where else "")
+
+
+def _doing(r: RankEvidence) -> str:
+    """What follows "it has" and comes before "since"."""
+    seen = f"{_stage(r)}{_place(r)}{_file(r)}"
+    return f"been{seen}" if seen else "made no progress"
 
 
 def _step(r: RankEvidence) -> str:

@@ -226,7 +226,6 @@ def _traceable_call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
 # Even then a function stays the same object: its code becomes a call to the traced one.
 
 _waiting: dict[int, tuple[Any, list[Callable[[Any], Any]]]] = {}
-_TARGET = "the traced function"
 
 
 def remember(target: Any, make: Callable[[Any], Any]) -> None:
@@ -303,8 +302,13 @@ def _trace(target: Any, makes: list[Callable[[Any], Any]]) -> None:
     target.__dict__["__wrapped__"] = inner  # signatures are read through it
 
 
+# A constant of `_template`, found in its bytecode by its value and replaced by the traced function. The
+# template has to spell it out: a name would be looked up in the globals of the function that gets the code.
+_TARGET = "the traced function"
+
+
 def _template(*args: Any, **kwargs: Any) -> Any:
-    target: Any = "the traced function"
+    target: Any = "the traced function"  # equal to _TARGET
     return target(*args, **kwargs)
 
 

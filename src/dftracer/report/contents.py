@@ -65,7 +65,7 @@ _ROW = {"other": "other", "own_code": "own_code", "unseen": "unexplained", "betw
 LINE_WORDS = {
     "input": "waiting for data",
     "transfer": "transfer",
-    "device": "the GPU works",
+    "device": "GPU busy",
     "host": "compute",
     "comm": "communication",
     "peers": "waiting for other ranks",
@@ -95,11 +95,11 @@ def head(analysis: Analysis) -> tuple[str, str, str]:
 
 def culprit(a: Analysis) -> str | None:
     """The row to mark: a stage of the ledger, or a part of the run."""
-    if a.bound is None or a.view is None:
+    if a.bound is None or a.judged is None:
         return None
     part = a.bound.part
     if part.id == "input":
-        return max(INPUT_STAGES, key=lambda s: a.view.stages_s[s] if a.view is not None else 0.0)
+        return max(INPUT_STAGES, key=lambda s: a.judged.stages_s[s] if a.judged is not None else 0.0)
     if part.id in {"startup", "compilation", "evaluation", *_ROW}:
         return _ROW.get(part.id, part.id)
     return part.stage if part.stage in STAGE_INDEX else None
@@ -118,22 +118,22 @@ class AccountRow:
 
 def account_rows(a: Analysis) -> list[AccountRow]:
     """The lines that have time, the largest first; the one that the verdict is about is the culprit."""
-    if a.account is None or a.view is None:
+    if a.account is None or a.judged is None:
         return []
     blamed = None if a.bound is None or a.bound.part.of_run else line_of_part(a.bound.part.id)
-    gpu = uses_device(a.view.account_rank)
+    gpu = uses_device(a.judged.account_rank)
     rows = []
     for line, seconds in sorted(a.account.seconds.items(), key=lambda kv: -round(kv[1], 6)):
         if seconds > 0:
-            words = "the host launches work" if line == "host" and gpu else LINE_WORDS[line]
+            words = "host launching work" if line == "host" and gpu else LINE_WORDS[line]
             rows.append(AccountRow(line, words, seconds, a.account.share(line), line == blamed))
     return rows
 
 
 def account_title(a: Analysis) -> str:
     """What the account covers."""
-    assert a.account is not None and a.view is not None  # noqa: PT018 - without steps nothing is shown
-    rank = a.view.account_rank
+    assert a.account is not None and a.judged is not None  # noqa: PT018 - without steps nothing is shown
+    rank = a.judged.account_rank
     n, whole = a.account.steps, plural(len(rank.main.steps), "step")
     # Not "steady": from the first steady step on, first steps of later epochs are among them.
     steps = f"All {whole}" if n == len(rank.main.steps) else f"The last {n} of {whole}"
@@ -151,14 +151,14 @@ def without_waiting(rank: Rank) -> tuple[dict[str, float], float]:
 def notes(a: Analysis) -> list[str]:
     """What a reader must know besides the verdict: stages not seen, other runs in the directory."""
     out = []
-    if a.view is not None:
+    if a.judged is not None:
         # Whether a run has transfers, communication or checkpoints is seen; how batches are made may not be.
-        if "fetch_wait" in unseen_stages(a.view.rank):
+        if "fetch_wait" in unseen_stages(a.judged.rank):
             out.append(
                 "How batches are made could not be seen: use a DataLoader, or wrap their iterator, as in"
                 " `for batch in ai.dataloader.fetch.iter(batches)`."
             )
-        n = a.view.rank.main.steps.elsewhere
+        n = a.judged.rank.main.steps.elsewhere
         if n:
             is_are = "1 step of another thread is" if n == 1 else f"{n} steps of other threads are"
             out.append(f"{is_are} not shown: a rank's steps are those of the thread with the most.")
@@ -173,7 +173,7 @@ def notes(a: Analysis) -> list[str]:
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""
         is_are = "1 other run is" if len(others) == 1 else f"{len(others)} other runs are"
         out.append(
-            f"{is_are} in the same place and {'was' if len(others) == 1 else 'were'} left out: {named}{more}."
+            f"{is_are} in the same directory and {'was' if len(others) == 1 else 'were'} left out: {named}{more}."
         )
         out.append("Choose one with --run ID, or use --run all to treat all files as one run.")
     return out

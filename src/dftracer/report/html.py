@@ -134,12 +134,12 @@ def page_data(a: Analysis) -> dict[str, Any]:
 def _account(a: Analysis) -> dict[str, Any] | None:
     """A bar for each rank, by the lines of its account; the rows of the one that the verdict is about."""
     rows = account_rows(a)
-    if not rows or a.view is None:
+    if not rows or a.judged is None:
         return None
     ranks = [r for r in a.job.ranks if len(r.main.steps)][:_ACCOUNT_BARS]
     return {
         "title": account_title(a),
-        "rank": a.view.account_rank.number,
+        "rank": a.judged.account_rank.number,
         "rows": [[r.line, r.words, round(r.seconds, 6), round(r.share, 6), r.culprit] for r in rows],
         "words": {**LINE_WORDS, **{r.line: r.words for r in rows}},
         "colours": LINE_COLOURS,

@@ -102,7 +102,7 @@ def ended_text(ended: dict[str, object]) -> str:
         return f"{ended['signal']}{after}"
     if ended["exit_code"]:
         return f"exit code {ended['exit_code']}{after}"
-    return "ok" if ended["exit_code"] == 0 else "not known"
+    return "ok" if ended["exit_code"] == 0 else "unknown"
 
 
 def _number(value: float | None, text: Callable[[float], str]) -> str:
@@ -184,7 +184,7 @@ def _group(name: str, runs: list[RunRow], reports: dict[str, str]) -> str:
         values = [value(r) for r in runs]
         if any(v is not None for v in values):
             marks = [
-                (v, bool(ended_text(r.ended) not in {"ok", "not known"}))
+                (v, bool(ended_text(r.ended) not in {"ok", "unknown"}))
                 for v, r in zip(values, runs, strict=True)
             ]
             plots += (
@@ -216,7 +216,7 @@ def _group(name: str, runs: list[RunRow], reports: dict[str, str]) -> str:
             [
                 escape(when(r.start)),
                 f'<a href="{escape(link)}">{shown}</a>' if link else shown,
-                ended if ended in {"ok", "not known"} else f'<span class="failed">{ended}</span>',
+                ended if ended in {"ok", "unknown"} else f'<span class="failed">{ended}</span>',
                 str(r.ranks or "-"),
                 str(r.attempt),
                 "-" if r.steps is None else str(r.steps),

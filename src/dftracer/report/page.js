@@ -28,8 +28,8 @@
   chip("ranks", count(T.ranks));
   chip("run", sec(D.run_s));
   chip("step time explained", Math.round(100 * T.coverage) + " %", T.coverage < .5);
-  chip("dropped", count(T.dropped), T.dropped > 0);
-  chip("files cut", count(T.truncated_files), T.truncated_files > 0);
+  chip("events dropped", count(T.dropped), T.dropped > 0);
+  chip("files truncated", count(T.truncated_files), T.truncated_files > 0);
   if (T.processes_without_end.length) chip("without end", count(T.processes_without_end.length), true);
   if (T.recovered_processes.length) chip("died", count(T.recovered_processes.length), true);
   if (T.clock_error_us !== null) chip("clock error", sec(T.clock_error_us / 1e6));

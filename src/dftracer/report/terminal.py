@@ -111,8 +111,8 @@ def _head(con: Console, a: Analysis) -> None:
         *([plural(t["ranks"], "rank")] if t["ranks"] else []),
         f"run of {seconds_text(a.run_s)}",
         *([f"{100 * t['coverage']:.0f} % of step time explained"] if a.job.slowest is not None else []),
-        f"{t['dropped']} dropped",
-        f"{plural(t['truncated_files'], 'file')} cut",
+        f"{plural(t['dropped'], 'event')} dropped",
+        f"{plural(t['truncated_files'], 'file')} truncated",
     ]
     died = len(t["recovered_processes"]) + len(t["processes_without_end"])
     if died:
@@ -144,7 +144,7 @@ def _account(con: Console, a: Analysis) -> None:
     ]
     whole = sum(row.seconds for row in lines)
     rows.append(["all", seconds_text(whole), "100 %", ""])
-    columns = (Column("line", whole=True), *_SHARES, Column("", drop=1))
+    columns = (Column("activity", whole=True), *_SHARES, Column("", drop=1))
     print_table(con, "Where the time goes", columns, rows)
     con.print(text.Text(account_title(a), style="dim"))
 
@@ -317,7 +317,7 @@ def markdown(a: Analysis, findings: int = 5) -> str:
         f"{count_text(t['events'])} events of {plural(t['processes'], 'process', 'processes')},"
         f" {plural(t['ranks'], 'rank')}, {seconds_text(a.run_s)};"
         f" {100 * t['coverage']:.0f} % of step time explained, {plural(t['dropped'], 'event')} dropped,"
-        f" {plural(t['truncated_files'], 'file')} cut.",
+        f" {plural(t['truncated_files'], 'file')} truncated.",
         "",
     ]
     account = account_rows(a)

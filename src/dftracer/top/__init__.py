@@ -18,12 +18,12 @@ from dftracer._console import safe_console
 from dftracer._packages import need
 from dftracer._text import Column, bytes_text, counted, plural, print_table, seconds_text, shortened
 from dftracer.report.contents import COLOURS
-from dftracer.report.moment import Frame, RankRow
+from dftracer.report.snapshot import RankRow, Snapshot
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-# --- A frame on a terminal
+# --- A snapshot on a terminal
 
 
 _RANKS = (
@@ -49,50 +49,52 @@ _SILENT_S = 5.0
 _BAR = 24
 
 
-def print_frame(frame: Frame, con: Console | None = None, hint: str = "") -> None:
-    """The whole frame, as wide as the console."""
+def print_snapshot(snapshot: Snapshot, con: Console | None = None, hint: str = "") -> None:
+    """The whole snapshot, as wide as the console."""
     con = con or safe_console()
     text = need("rich.text").Text
-    states = ", ".join(f"{n} {state}" for state, n in sorted(frame.processes.items()))
+    states = ", ".join(f"{n} {state}" for state, n in sorted(snapshot.processes.items()))
     title = text("dftracer top", style="bold")
-    title.append(f"  {_moment(frame.time_us)}  ·  last {frame.seconds:.0f} s  ·  ", style="not bold")
-    title.append(f"{plural(sum(frame.processes.values()), 'process', 'processes')}: {states}")
+    title.append(f"  {_moment(snapshot.time_us)}  ·  last {snapshot.seconds:.0f} s  ·  ", style="not bold")
+    title.append(f"{plural(sum(snapshot.processes.values()), 'process', 'processes')}: {states}")
     con.print(title)
     if hint:  # at the top: a small terminal cuts off what is below
         con.print(text(hint, style="dim"))
-    if frame.command:
-        con.print(text(shortened(frame.command, con.width - 1), style="dim"))
-    con.print(text(_rates(frame)))
-    for what, words in frame.machine:
+    if snapshot.command:
+        con.print(text(shortened(snapshot.command, con.width - 1), style="dim"))
+    con.print(text(_rates(snapshot)))
+    for what, words in snapshot.machine:
         line = text(f"{what}  ", style="dim")
         line.append(words, style="not dim")
         con.print(line, no_wrap=True, overflow="ellipsis", soft_wrap=False)
-    if frame.events is None:
+    if snapshot.events is None:
         con.print(text("the traces are gone; this is from the step rows", style="dim"))
-    if frame.dropped or frame.refusing:
-        con.print(text(_losses(frame), style="bold red"))
-    if frame.ranks:
-        rows = [_rank(row, min(_BAR, con.width - 42)) for row in frame.ranks[:_MAX_RANKS]]
+    if snapshot.dropped or snapshot.refusing:
+        con.print(text(_losses(snapshot), style="bold red"))
+    if snapshot.ranks:
+        rows = [_rank(row, min(_BAR, con.width - 42)) for row in snapshot.ranks[:_MAX_RANKS]]
         kept = [i for i, c in enumerate(_RANKS) if not _is_empty(c.name, [row[i] for row in rows])]
         columns = [_RANKS[i] for i in kept]
-        print_table(con, plural(len(frame.ranks), "rank"), columns, [[row[i] for i in kept] for row in rows])
-        con.print(_legend(frame, text))
+        print_table(
+            con, plural(len(snapshot.ranks), "rank"), columns, [[row[i] for i in kept] for row in rows]
+        )
+        con.print(_legend(snapshot, text))
     else:
         con.print(text("no rank has completed a step in this time", style="dim"))
-    if frame.files:
-        print_table(con, "Input and output", _FILES, [_file(row) for row in frame.files])
-    if frame.verdict:
+    if snapshot.files:
+        print_table(con, "Input and output", _FILES, [_file(row) for row in snapshot.files])
+    if snapshot.verdict:
         con.print()
-        con.print(text(frame.verdict, style="bold"))
+        con.print(text(snapshot.verdict, style="bold"))
 
 
-def frame_text(frame: Frame, width: int, colour: bool = True, hint: str = "") -> Any:
-    """The frame as one rich Text, for a live display."""
+def snapshot_text(snapshot: Snapshot, width: int, colour: bool = True, hint: str = "") -> Any:
+    """The snapshot as one rich Text, for a live display."""
     out = io.StringIO()
     con = safe_console(
         file=out, width=width, force_terminal=colour, color_system="truecolor" if colour else None
     )
-    print_frame(frame, con, hint)
+    print_snapshot(snapshot, con, hint)
     return need("rich.text").Text.from_ansi(out.getvalue())
 
 
@@ -103,31 +105,33 @@ def _moment(us: int) -> str:
         return "?"
 
 
-def _rates(frame: Frame) -> str:
+def _rates(snapshot: Snapshot) -> str:
     samples = (
-        "samples/s not annotated" if frame.samples_per_s is None else f"{frame.samples_per_s:.1f} samples/s"
+        "samples/s not annotated"
+        if snapshot.samples_per_s is None
+        else f"{snapshot.samples_per_s:.1f} samples/s"
     )
     parts = [
-        f"{frame.steps_per_s:.2f} steps/s",
+        f"{snapshot.steps_per_s:.2f} steps/s",
         samples,
-        f"read {bytes_text(frame.read_bytes_per_s)}/s",
-        f"written {bytes_text(frame.write_bytes_per_s)}/s",
+        f"read {bytes_text(snapshot.read_bytes_per_s)}/s",
+        f"written {bytes_text(snapshot.write_bytes_per_s)}/s",
     ]
-    if frame.io_calls_per_s is not None:
-        parts.append(f"{frame.io_calls_per_s:.0f} calls/s")
-    if frame.events is not None:
-        parts.append(counted(frame.events, "event"))
-    if frame.dropped is not None:
-        parts.append(f"{plural(frame.dropped, 'event')} dropped")
+    if snapshot.io_calls_per_s is not None:
+        parts.append(f"{snapshot.io_calls_per_s:.0f} calls/s")
+    if snapshot.events is not None:
+        parts.append(counted(snapshot.events, "event"))
+    if snapshot.dropped is not None:
+        parts.append(f"{plural(snapshot.dropped, 'event')} dropped")
     return "  ·  ".join(parts)
 
 
-def _losses(frame: Frame) -> str:
+def _losses(snapshot: Snapshot) -> str:
     losses = []
-    if frame.dropped:
-        losses.append(f"{plural(frame.dropped, 'event')} dropped so far: this trace has gaps")
-    if frame.refusing:
-        losses.append(f"the disk rejects writes to {', '.join(frame.refusing)}")
+    if snapshot.dropped:
+        losses.append(f"{plural(snapshot.dropped, 'event')} dropped so far: this trace has gaps")
+    if snapshot.refusing:
+        losses.append(f"the disk rejects writes to {', '.join(snapshot.refusing)}")
     return "; ".join(losses)
 
 
@@ -157,10 +161,10 @@ def _rank(row: RankRow, room: int) -> list[Any]:
     ]
 
 
-def _legend(frame: Frame, text: Any) -> Any:
+def _legend(snapshot: Snapshot, text: Any) -> Any:
     """Which colour means which stage, with its share of the slowest rank's last steps."""
     line = text()
-    most = max(frame.ranks, key=lambda r: r.step_s or 0.0)
+    most = max(snapshot.ranks, key=lambda r: r.step_s or 0.0)
     for stage, share in most.stages.items():
         if share >= 0.005:
             line.append("█ ", style=COLOURS[stage])
@@ -178,32 +182,32 @@ def _file(row: dict[str, Any]) -> list[str]:
     ]
 
 
-# --- The live screen: one frame per second, and a few keys
+# --- The live screen: one snapshot per second, and a few keys
 
 
 _HINT = "q quits, p pauses"
 _PAUSED = "paused: p resumes, q quits"
 
 
-def run_screen(take: Callable[[], Frame], interval: float) -> None:
-    """Show frames until `q` or Ctrl-C."""
+def run_screen(take: Callable[[], Snapshot], interval: float) -> None:
+    """Show snapshots until `q` or Ctrl-C."""
     with contextlib.suppress(OSError):  # not every system lets it
         os.nice(19)  # the job comes first
     console = safe_console()
     live = need("rich.live")
     paused = False
     with _keys() as key, live.Live(console=console, screen=True, auto_refresh=False) as screen:
-        frame = take()
+        snapshot = take()
         while True:
             hint = _PAUSED if paused else _HINT
-            screen.update(frame_text(frame, console.width, hint=hint), refresh=True)
+            screen.update(snapshot_text(snapshot, console.width, hint=hint), refresh=True)
             pressed = key(interval)
             if pressed in ("q", "\x03", "\x1b"):
                 return
             if pressed == "p":
                 paused = not paused
             elif not paused:
-                frame = take()
+                snapshot = take()
 
 
 @contextlib.contextmanager

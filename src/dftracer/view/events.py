@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from dftracer.load._scan import Scanner
 from dftracer.load.chunk import INT_COLUMNS, MISSING, Chunk, Ints, uint8s
-from dftracer.view.part import KIND_INDEX, KINDS, Part
+from dftracer.view.drawn import KIND_INDEX, KINDS, DrawnProcess
 from dftracer.view.reading import LEDGER
 from dftracer.view.run import Run, Window
 
@@ -47,39 +47,39 @@ def brief(run: Run, part: int, span: int) -> dict[str, Any]:
     }
 
 
-def parents_of(part: Part, span: int) -> list[int]:
+def parents_of(drawn: DrawnProcess, span: int) -> list[int]:
     """The spans around a span, the innermost first."""
-    row = part.row_of(span)
-    start, end = int(part.start[span]), int(part.end[span])
-    tid = part.row_tid[row]
+    row = drawn.row_of(span)
+    start, end = int(drawn.start[span]), int(drawn.end[span])
+    tid = drawn.row_tid[row]
     out = []
     for above in range(row - 1, -1, -1):
-        if part.row_tid[above] != tid:
+        if drawn.row_tid[above] != tid:
             break
-        low, high = part.row_span(above)
-        at = low + int(np.searchsorted(part.start[low:high], start, side="right")) - 1
-        if at >= low and int(part.end[at]) + _SLACK_NS >= end and int(part.end[at]) > start:
+        low, high = drawn.row_span(above)
+        at = low + int(np.searchsorted(drawn.start[low:high], start, side="right")) - 1
+        if at >= low and int(drawn.end[at]) + _SLACK_NS >= end and int(drawn.end[at]) > start:
             out.append(at)
     return out
 
 
-def children_of(part: Part, span: int) -> Ints:
+def children_of(drawn: DrawnProcess, span: int) -> Ints:
     """The spans directly inside a span.
 
     They are on the next row, except those that a crossing span has pushed further down.
     """
-    row = part.row_of(span)
+    row = drawn.row_of(span)
     found: list[int] = []
-    for below in range(row + 1, min(row + 1 + _DEEPER, part.rows)):
-        if part.row_tid[below] != part.row_tid[row]:
+    for below in range(row + 1, min(row + 1 + _DEEPER, drawn.rows)):
+        if drawn.row_tid[below] != drawn.row_tid[row]:
             break
-        low, high = part.row_span(below)
-        a, b = np.searchsorted(part.start[low:high], (int(part.start[span]), int(part.end[span])))
+        low, high = drawn.row_span(below)
+        a, b = np.searchsorted(drawn.start[low:high], (int(drawn.start[span]), int(drawn.end[span])))
         if b - a > _MAX_LOOKED_AT and below > row + 1:
             break
         inside = range(low + int(a), low + int(b))
         found += (
-            inside if b - a > _MAX_LOOKED_AT else (s for s in inside if parents_of(part, s)[:1] == [span])
+            inside if b - a > _MAX_LOOKED_AT else (s for s in inside if parents_of(drawn, s)[:1] == [span])
         )
     result: Ints = np.array(found, np.int64)
     return result
@@ -88,15 +88,15 @@ def children_of(part: Part, span: int) -> Ints:
 def event_at(run: Run, row: int, t: int, reach: int) -> dict[str, Any] | None:
     """The event on a row at a moment, or the nearest one within reach."""
     p, local = run.place(row)
-    part = run.parts[p]
-    low, high = part.row_span(local)
+    drawn = run.parts[p]
+    low, high = drawn.row_span(local)
     if low == high:
         return None
     moment = run.base + t
-    after = low + int(np.searchsorted(part.start[low:high], moment, side="right"))
+    after = low + int(np.searchsorted(drawn.start[low:high], moment, side="right"))
     near = [i for i in (after - 1, after) if low <= i < high]
-    best = min(near, key=lambda i: max(int(part.start[i]) - moment, moment - int(part.end[i]), 0))
-    away = max(int(part.start[best]) - moment, moment - int(part.end[best]), 0)
+    best = min(near, key=lambda i: max(int(drawn.start[i]) - moment, moment - int(drawn.end[i]), 0))
+    away = max(int(drawn.start[best]) - moment, moment - int(drawn.end[best]), 0)
     return brief(run, p, best) if away <= reach else None
 
 
@@ -153,14 +153,14 @@ def _device_side(
     )
 
 
-def _args(run: Run, part: Part, span: int) -> dict[str, Any]:
+def _args(run: Run, drawn: DrawnProcess, span: int) -> dict[str, Any]:
     """The arguments as the trace file has them."""
-    file = Path(part.info["file"])
-    if part.info["source"] != "trace" or not file.is_file():
+    file = Path(drawn.info["file"])
+    if drawn.info["source"] != "trace" or not file.is_file():
         return {}
-    cat, name, _ = part.pairs[int(part.pair[span])]
-    ts = int(part.start[span]) // 1000
-    tid = int(part.row_tid[part.row_of(span)])
+    cat, name, _ = drawn.pairs[int(drawn.pair[span])]
+    ts = int(drawn.start[span]) // 1000
+    tid = int(drawn.row_tid[drawn.row_of(span)])
     best: dict[str, Any] = {}
     off = None
     for candidate in _files_of(file):
@@ -172,7 +172,7 @@ def _args(run: Run, part: Part, span: int) -> dict[str, Any]:
                     continue
                 if cat and scanner.dictionary("cat")[int(chunk.codes("cat")[i])] != cat:
                     continue
-                away = abs(int(chunk.ints("dur")[i]) * 1000 - int(part.end[span] - part.start[span]))
+                away = abs(int(chunk.ints("dur")[i]) * 1000 - int(drawn.end[span] - drawn.start[span]))
                 if off is None or away < off:
                     off, best = away, _row_args(chunk, i)
     return best
@@ -213,28 +213,28 @@ _End = tuple[int, int]  # part and span
 def _batches(run: Run) -> list[tuple[_End, _End]]:
     """Each batch that some wait names, as (the collation that made it, the wait)."""
     makers: dict[tuple[str, int, int], list[tuple[int, _End]]] = {}
-    for i, part in enumerate(run.parts):
-        if _traced(part):
-            ends = zip(part.start[part.made_span].tolist(), part.made_span.tolist(), strict=True)
-            for batch, (start, span) in zip(part.made_batch.tolist(), ends, strict=True):
-                key = (part.info["host"], part.info["pid"], batch)
+    for i, drawn in enumerate(run.parts):
+        if _traced(drawn):
+            ends = zip(drawn.start[drawn.made_span].tolist(), drawn.made_span.tolist(), strict=True)
+            for batch, (start, span) in zip(drawn.made_batch.tolist(), ends, strict=True):
+                key = (drawn.info["host"], drawn.info["pid"], batch)
                 makers.setdefault(key, []).append((start, (i, span)))
     out: list[tuple[_End, _End]] = []
-    for i, part in enumerate(run.parts):
-        if not _traced(part):
+    for i, drawn in enumerate(run.parts):
+        if not _traced(drawn):
             continue
-        waits = zip(part.wait_span.tolist(), part.wait_batch.tolist(), part.wait_pid.tolist(), strict=True)
+        waits = zip(drawn.wait_span.tolist(), drawn.wait_batch.tolist(), drawn.wait_pid.tolist(), strict=True)
         for span, batch, pid in waits:
-            made = makers.get((part.info["host"], pid, batch), [])
+            made = makers.get((drawn.info["host"], pid, batch), [])
             # Numbers start over with each pass: it is the latest with that number before the wait ended.
-            at = bisect_right(made, int(part.end[span]), key=lambda m: m[0]) - 1
+            at = bisect_right(made, int(drawn.end[span]), key=lambda m: m[0]) - 1
             if at >= 0:
                 out.append((made[at][1], (i, span)))
     return out
 
 
-def _traced(part: Part) -> bool:
-    return "wait_span" in part.columns
+def _traced(drawn: DrawnProcess) -> bool:
+    return "wait_span" in drawn.columns
 
 
 def _batch_tables(run: Run) -> tuple[dict[_End, list[_End]], dict[_End, list[_End]]]:
@@ -337,19 +337,19 @@ def flows_between(run: Run, window: tuple[int, int], rows: list[int], most: int)
     shown = set(rows)
     for row in rows:
         p, local = run.place(row)
-        part = run.parts[p]
-        if not _traced(part):
+        drawn = run.parts[p]
+        if not _traced(drawn):
             continue
-        low, high = part.row_span(local)
-        a, b = np.searchsorted(part.start[low:high], (t0, t1))
-        first, last = np.searchsorted(part.launch_from, (low + int(a), low + int(b)))
+        low, high = drawn.row_span(local)
+        a, b = np.searchsorted(drawn.start[low:high], (t0, t1))
+        first, last = np.searchsorted(drawn.launch_from, (low + int(a), low + int(b)))
         total += int(last - first)
-        pairs = zip(part.launch_from[first:last][:most], part.launch_to[first:last][:most], strict=True)
+        pairs = zip(drawn.launch_from[first:last][:most], drawn.launch_to[first:last][:most], strict=True)
         found += [("launch", (p, int(s)), (p, int(t))) for s, t in pairs]
-        inside = _within(part.item_span, low + int(a), low + int(b))
+        inside = _within(drawn.item_span, low + int(a), low + int(b))
         total += inside.size
         found += [
-            ("item", (p, int(part.item_span[i])), (p, int(part.made_span[part.item_of[i]])))
+            ("item", (p, int(drawn.item_span[i])), (p, int(drawn.made_span[drawn.item_of[i]])))
             for i in inside[:most].tolist()
         ]
     edges = ((m, w) for m, waits in _batch_tables(run)[0].items() for w in waits)
@@ -387,18 +387,18 @@ def list_events(run: Run, window: Window, rows: list[int], hidden: frozenset[str
     places: list[tuple[int, Ints]] = []
     for row in rows:
         p, local = run.place(row)
-        part = run.parts[p]
-        if part.info["source"] == LEDGER:
+        drawn = run.parts[p]
+        if drawn.info["source"] == LEDGER:
             continue
-        low, high = part.row_span(local)
-        first = low + int(np.searchsorted(part.end[low:high], t0, side="right"))
-        last = low + int(np.searchsorted(part.start[low:high], t1, side="left"))
+        low, high = drawn.row_span(local)
+        first = low + int(np.searchsorted(drawn.end[low:high], t0, side="right"))
+        last = low + int(np.searchsorted(drawn.start[low:high], t1, side="left"))
         spans = np.arange(first, last)
         if hidden:
-            visible = np.array([cat not in hidden for cat, _, _ in part.pairs], bool)
-            spans = spans[visible[part.pair[first:last]]]
+            visible = np.array([cat not in hidden for cat, _, _ in drawn.pairs], bool)
+            spans = spans[visible[drawn.pair[first:last]]]
         total += int(spans.size)
-        length = part.end[spans] - part.start[spans]
+        length = drawn.end[spans] - drawn.start[spans]
         if spans.size > _MAX_LISTED:
             best = np.argpartition(-length, _MAX_LISTED)[:_MAX_LISTED]
             spans, length = spans[best], length[best]
@@ -425,27 +425,27 @@ def search(run: Run, text: str, most: int = _MAX_HITS) -> dict[str, Any]:
     wanted = text.casefold()
     hits: list[tuple[int, int, int]] = []
     total = 0
-    for i, part in enumerate(run.parts):
-        if part.info["source"] == LEDGER or not len(part) or not wanted:
+    for i, drawn in enumerate(run.parts):
+        if drawn.info["source"] == LEDGER or not len(drawn) or not wanted:
             continue
-        names = [wanted in n.casefold() or wanted in c.casefold() for c, n, _ in part.pairs]
-        paths = [wanted in p.casefold() for p in part.paths]
+        names = [wanted in n.casefold() or wanted in c.casefold() for c, n, _ in drawn.pairs]
+        paths = [wanted in p.casefold() for p in drawn.paths]
         if not any(names) and not any(paths):
             continue
-        found = np.array(names, bool)[part.pair] if any(names) else np.zeros(len(part), bool)
+        found = np.array(names, bool)[drawn.pair] if any(names) else np.zeros(len(drawn), bool)
         if any(paths):
-            found |= np.array([*paths, False], bool)[part.path]
+            found |= np.array([*paths, False], bool)[drawn.path]
         at = np.flatnonzero(found)
         total += int(at.size)
-        hits += _first(part, i, at, most)
+        hits += _first(drawn, i, at, most)
     hits.sort()
     return {"total": total, "hits": [brief(run, p, s) for _, p, s in hits[:most]]}
 
 
-def _first(part: Part, number: int, at: Ints, most: int) -> list[tuple[int, int, int]]:
+def _first(drawn: DrawnProcess, number: int, at: Ints, most: int) -> list[tuple[int, int, int]]:
     if at.size > most:
-        at = at[np.argpartition(part.start[at], most)[:most]]
-    return [(int(part.start[s]), number, int(s)) for s in at.tolist()]
+        at = at[np.argpartition(drawn.start[at], most)[:most]]
+    return [(int(drawn.start[s]), number, int(s)) for s in at.tolist()]
 
 
 def search_args(run: Run, text: str, threads: int, most: int = _MAX_HITS) -> dict[str, Any]:
@@ -453,9 +453,9 @@ def search_args(run: Run, text: str, threads: int, most: int = _MAX_HITS) -> dic
     hits: list[tuple[int, int, int]] = []
     total = 0
     by_file: dict[str, list[int]] = {}
-    for i, part in enumerate(run.parts):
-        if part.info["source"] == "trace" and len(part):
-            by_file.setdefault(part.info["file"], []).append(i)
+    for i, drawn in enumerate(run.parts):
+        if drawn.info["source"] == "trace" and len(drawn):
+            by_file.setdefault(drawn.info["file"], []).append(i)
     for file, parts in by_file.items():
         if not Path(file).is_file():
             continue
@@ -504,14 +504,14 @@ def _as_json(text: str) -> bytes:
     return re.escape(text).encode("utf-8", "replace")
 
 
-def _find(part: Part, chunk: Chunk, row: int, key: tuple[str, str]) -> int | None:
+def _find(drawn: DrawnProcess, chunk: Chunk, row: int, key: tuple[str, str]) -> int | None:
     """The span of a row of the file."""
     start = int(chunk.ints("ts")[row]) * 1000
-    tid = int(chunk.ints("tid")[row]) if chunk.has("tid") else part.info["pid"]
-    for each in np.flatnonzero(part.row_tid == tid).tolist():
-        low, high = part.row_span(each)
-        first, last = np.searchsorted(part.start[low:high], (start, start + 1))
+    tid = int(chunk.ints("tid")[row]) if chunk.has("tid") else drawn.info["pid"]
+    for each in np.flatnonzero(drawn.row_tid == tid).tolist():
+        low, high = drawn.row_span(each)
+        first, last = np.searchsorted(drawn.start[low:high], (start, start + 1))
         for span in range(low + int(first), low + int(last)):
-            if part.pairs[int(part.pair[span])][:2] == key:
+            if drawn.pairs[int(drawn.pair[span])][:2] == key:
                 return span
     return None

@@ -15,8 +15,8 @@ from dftracer.analyze.map.own_code import Samples
 from dftracer.analyze.stages import STAGES
 from dftracer.load.chunk import MISSING, Ints
 from dftracer.load.trace import Trace
-from dftracer.report.moment import Frame
-from dftracer.view.part import KIND_INDEX, KINDS, Part
+from dftracer.report.snapshot import Snapshot
+from dftracer.view.drawn import KIND_INDEX, KINDS, DrawnProcess
 from dftracer.view.reading import LEDGER, ledger_between
 from dftracer.view.run import Run, Window
 
@@ -66,19 +66,19 @@ def _parts_in(
     """Part, spans that overlap the window, and how long each is in it."""
     t0, t1 = (run.base + t for t in window)
     for lane in run.lanes:
-        part = run.parts[lane.part]
-        if part.info["source"] == LEDGER or (ranks is not None and lane.rank not in ranks):
+        drawn = run.parts[lane.part]
+        if drawn.info["source"] == LEDGER or (ranks is not None and lane.rank not in ranks):
             continue
-        visible = np.array([cat not in hidden for cat, _, _ in part.pairs], bool)
+        visible = np.array([cat not in hidden for cat, _, _ in drawn.pairs], bool)
         for row in lane.rows:
-            low, high = part.row_span(row)
-            first = low + int(np.searchsorted(part.end[low:high], t0, side="right"))
-            last = low + int(np.searchsorted(part.start[low:high], t1, side="left"))
+            low, high = drawn.row_span(row)
+            first = low + int(np.searchsorted(drawn.end[low:high], t0, side="right"))
+            last = low + int(np.searchsorted(drawn.start[low:high], t1, side="left"))
             spans = np.arange(first, last)
             if not visible.all():
-                spans = spans[visible[part.pair[first:last]]]
+                spans = spans[visible[drawn.pair[first:last]]]
             if spans.size:
-                inside = np.minimum(part.end[spans], t1) - np.maximum(part.start[spans], t0)
+                inside = np.minimum(drawn.end[spans], t1) - np.maximum(drawn.start[spans], t0)
                 yield lane.part, spans, np.maximum(inside, 0)
 
 
@@ -86,8 +86,8 @@ def _ledger(run: Run, window: Window, ranks: frozenset[int] | None) -> list[dict
     out = []
     for lane in run.lanes:
         if lane.role == "stages" and (ranks is None or lane.rank in ranks):
-            part = run.parts[lane.part]
-            ns = ledger_between(part, run.base + window[0], run.base + window[1])
+            drawn = run.parts[lane.part]
+            ns = ledger_between(drawn, run.base + window[0], run.base + window[1])
             out.append({"label": lane.group, "rank": lane.rank, "ns": ns.tolist()})
     return out
 
@@ -169,12 +169,12 @@ def _files(run: Run, rows: list[pl.DataFrame]) -> dict[str, Any]:
 # --- The steps of a run with their stages, and its analysis results; cached like the parts
 
 
-def find_steps(trace: Trace) -> Part:
+def find_steps(trace: Trace) -> DrawnProcess:
     """Analyse a run and keep what the page shows."""
-    return step_part(analyze(trace, run="all"))
+    return columns_of_steps(analyze(trace, run="all"))
 
 
-def step_part(analysis: Analysis) -> Part:
+def columns_of_steps(analysis: Analysis) -> DrawnProcess:
     """Columns `RANK.start` and so on; times are ns since the epoch."""
     ranks = []
     columns: dict[str, Any] = {}
@@ -211,11 +211,11 @@ def step_part(analysis: Analysis) -> Part:
         "run_s": analysis.run_s,
         "stacks": stacks,
     }
-    return Part(info, columns=columns)
+    return DrawnProcess(info, columns=columns)
 
 
 def flame_graph(
-    steps: Part | None, base: int, window: Window, ranks: frozenset[int] | None
+    steps: DrawnProcess | None, base: int, window: Window, ranks: frozenset[int] | None
 ) -> dict[str, Any]:
     """Where the program's own code was in a window of time, as a tree; of the ranks together."""
     mine = Samples()
@@ -230,7 +230,7 @@ def flame_graph(
     return mine.joined().flame()
 
 
-def step_rows(steps: Part, base: int, rank: int, offset: int, limit: int) -> dict[str, Any]:
+def step_rows(steps: DrawnProcess, base: int, rank: int, offset: int, limit: int) -> dict[str, Any]:
     """Some rows of a rank's steps, and the shape of all of them."""
     known = next((r for r in steps.info["ranks"] if r["rank"] == rank), None)
     if known is None:
@@ -276,7 +276,7 @@ def _shape(c: dict[str, Any], median_us: float, most: int = 240) -> dict[str, An
     }
 
 
-def step_window(steps: Part | None, base: int, number: int) -> dict[int, tuple[int, int]]:
+def step_window(steps: DrawnProcess | None, base: int, number: int) -> dict[int, tuple[int, int]]:
     """For each rank, the time of its step with that label, or with that index if steps have no labels."""
     out: dict[int, tuple[int, int]] = {}
     for each in steps.info["ranks"] if steps is not None else ():
@@ -295,23 +295,23 @@ def step_window(steps: Part | None, base: int, number: int) -> dict[int, tuple[i
 # --- The last moments of a run that is followed: the strip above the page
 
 
-def live_strip(frame: Frame, last_us: int) -> dict[str, Any]:
+def live_strip(snapshot: Snapshot, last_us: int) -> dict[str, Any]:
     """The figures of `dftracer top` at this moment; `last_us` is when the last event began."""
-    waits = [rank.loader_wait for rank in frame.ranks if rank.loader_wait is not None]
-    devices = [rank.device_busy for rank in frame.ranks if rank.device_busy is not None]
-    hottest = frame.files[0] if frame.files else None
+    waits = [rank.loader_wait for rank in snapshot.ranks if rank.loader_wait is not None]
+    devices = [rank.device_busy for rank in snapshot.ranks if rank.device_busy is not None]
+    hottest = snapshot.files[0] if snapshot.files else None
     return {
-        "window_s": frame.seconds,
-        "ranks": len(frame.ranks),
-        "steps_per_s": frame.steps_per_s if frame.ranks else None,
-        **({} if frame.samples_per_s is None else {"samples_per_s": frame.samples_per_s}),
+        "window_s": snapshot.seconds,
+        "ranks": len(snapshot.ranks),
+        "steps_per_s": snapshot.steps_per_s if snapshot.ranks else None,
+        **({} if snapshot.samples_per_s is None else {"samples_per_s": snapshot.samples_per_s}),
         "fetch_wait": sum(waits) / len(waits) if waits else None,
         "device_busy": sum(devices) / len(devices) if devices else None,
-        "read_per_s": frame.read_bytes_per_s,
-        "written_per_s": frame.write_bytes_per_s,
+        "read_per_s": snapshot.read_bytes_per_s,
+        "written_per_s": snapshot.write_bytes_per_s,
         "hottest": hottest and {"path": hottest["path"], "ns": round(hottest["time_s"] * 1e9)},
-        "events_per_s": (frame.events or 0) / frame.seconds,
+        "events_per_s": (snapshot.events or 0) / snapshot.seconds,
         "end_us": last_us,
-        "running": frame.processes.get("running", 0),
-        "dropped": frame.dropped,
+        "running": snapshot.processes.get("running", 0),
+        "dropped": snapshot.dropped,
     }

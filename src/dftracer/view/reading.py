@@ -20,10 +20,16 @@ from dftracer.load._scan import Scanner, bytes_of_calls, timeline
 from dftracer.load.chunk import MISSING, Chunk, Ints, int64s, uint8s
 from dftracer.load.process import ProcessInfo
 from dftracer.load.trace import Filter, scan_file
-from dftracer.view.part import BLOCK, KIND_INDEX, PROFILER_KINDS, Codes, Part, Spans, build_part, kind_of
-
-# --- From trace files and profiler files to parts
-
+from dftracer.view.drawn import (
+    BLOCK,
+    KIND_INDEX,
+    PROFILER_KINDS,
+    Codes,
+    DrawnProcess,
+    Spans,
+    kind_of,
+    lay_out,
+)
 
 _TYPE = re.compile(rb'"type":"([a-z_0-9]+)"')
 _CORRELATION = re.compile(rb'"correlation":(\d+)')
@@ -191,7 +197,7 @@ def read_files(
     threads: int,
     chunk_text: int,
     progress: Callable[[int], None] | None = None,
-) -> list[Part]:
+) -> list[DrawnProcess]:
     """The parts of one trace: one process, or several if the file was merged."""
     whole = files[0]
     readers: dict[int, _Reader] = {}
@@ -224,20 +230,20 @@ def _path(whole: ProcessInfo, process: ProcessInfo, fhash: str) -> str:
 
 def _finished(
     info: dict[str, Any], reader: _Reader, paths: list[str], spans: Spans | None = None
-) -> list[Part]:
+) -> list[DrawnProcess]:
     info["devices"] = sorted(reader.devices)
     info["not_drawn"] = int(reader.not_drawn)
     info["counters"] = {
         name: {"ts": series.ts.tolist(), **{key: column.tolist() for key, column in series.values.items()}}
         for name, series in join_counters(reader.counters).items()
     }
-    part, place = build_part(info, reader.pairs, paths, spans or reader.spans())
-    add_lineage(part, reader.lineage, place)
-    ledger = ledger_part(part, reader.auto)
-    return [part] if ledger is None else [part, ledger]
+    drawn, place = lay_out(info, reader.pairs, paths, spans or reader.spans())
+    add_lineage(drawn, reader.lineage, place)
+    ledger = ledger_part(drawn, reader.auto)
+    return [drawn] if ledger is None else [drawn, ledger]
 
 
-def read_torch(process: TorchProcess) -> list[Part]:
+def read_torch(process: TorchProcess) -> list[DrawnProcess]:
     """A process as the profiler's own file shows it."""
     rows = process.rows
     reader = _Reader()
@@ -272,22 +278,22 @@ _COMPUTE = [CLASSES.index(c) for c in ("forward", "backward", "optimizer", "upda
 _SKIP = CLASSES.index("skip")
 
 
-def ledger_part(part: Part, auto: bool = False) -> Part | None:
+def ledger_part(drawn: DrawnProcess, auto: bool = False) -> DrawnProcess | None:
     """The timeline of the training thread; None if there is none. Pairs are numbered as in STAGES.
 
     `auto`: its steps were recorded automatically, so what no stage covers in them is the program's own code.
     """
-    cls_of_pair = np.array([class_of(cat, name) for cat, name, _ in part.pairs], np.uint8)
-    main = _training_tid(part, cls_of_pair)
+    cls_of_pair = np.array([class_of(cat, name) for cat, name, _ in drawn.pairs], np.uint8)
+    main = _training_tid(drawn, cls_of_pair)
     if main is None:
         return None
-    lanes = [_lane(part, tid, cls_of_pair, RULES[auto]) for tid in np.unique(part.row_tid).tolist()]
+    lanes = [_lane(drawn, tid, cls_of_pair, RULES[auto]) for tid in np.unique(drawn.row_tid).tolist()]
     mine = next(lane for lane in lanes if lane.tid == main)
     start, end, stage = overlay(mine, [lane for lane in lanes if lane.tid != main], auto)
     known = stage != NONE
     start, end, stage = start[known], end[known], stage[known]
     if auto:
-        own = _uncovered(part, main, cls_of_pair, union(start, end))
+        own = _uncovered(drawn, main, cls_of_pair, union(start, end))
         start, end = (np.concatenate(pair) for pair in ((start, own[0]), (end, own[1])))
         stage = np.concatenate((stage, np.full(own[0].size, STAGE_INDEX["own_code"], stage.dtype)))
         order = np.argsort(start, kind="stable")
@@ -305,119 +311,123 @@ def ledger_part(part: Part, auto: bool = False) -> Part | None:
         np.zeros(n, np.int64),
         np.full(n, -1, np.int64),
     )
-    return build_part({**part.info, "source": LEDGER, "tid": main}, pairs, [], spans)[0]
+    return lay_out({**drawn.info, "source": LEDGER, "tid": main}, pairs, [], spans)[0]
 
 
-def _uncovered(part: Part, tid: int, cls_of_pair: npt.NDArray[np.uint8], covered: Intervals) -> Intervals:
+def _uncovered(
+    drawn: DrawnProcess, tid: int, cls_of_pair: npt.NDArray[np.uint8], covered: Intervals
+) -> Intervals:
     """What nothing covers in the steps of a thread, evaluation inside them left out."""
-    rows = [part.row_span(r) for r in np.flatnonzero(part.row_tid == tid).tolist()]
+    rows = [drawn.row_span(r) for r in np.flatnonzero(drawn.row_tid == tid).tolist()]
     at = np.concatenate([np.arange(low, high) for low, high in rows])
-    cls = cls_of_pair[part.pair[at]]
+    cls = cls_of_pair[drawn.pair[at]]
     body, around = at[cls == CLASSES.index("block")], at[cls == CLASSES.index("container")]
-    evaluates = np.array([name.startswith(("evaluate", "test")) for _, name, _ in part.pairs], bool)
-    around = around[evaluates[part.pair[around]]]
-    steps = union(part.start[body], part.end[body])
-    return difference(difference(steps, covered), union(part.start[around], part.end[around]))
+    evaluates = np.array([name.startswith(("evaluate", "test")) for _, name, _ in drawn.pairs], bool)
+    around = around[evaluates[drawn.pair[around]]]
+    steps = union(drawn.start[body], drawn.end[body])
+    return difference(difference(steps, covered), union(drawn.start[around], drawn.end[around]))
 
 
-def _training_tid(part: Part, cls_of_pair: npt.NDArray[np.uint8]) -> int | None:
+def _training_tid(drawn: DrawnProcess, cls_of_pair: npt.NDArray[np.uint8]) -> int | None:
     """The thread with the most steps; without any, the one with the most compute."""
     for wanted in (_STEPS, _COMPUTE):
         of_pair = np.isin(cls_of_pair, wanted)
         if not of_pair.any():
             continue
         counts: dict[int, int] = {}
-        for row in range(part.rows):
-            low, high = part.row_span(row)
-            tid = int(part.row_tid[row])
-            counts[tid] = counts.get(tid, 0) + int(of_pair[part.pair[low:high]].sum())
+        for row in range(drawn.rows):
+            low, high = drawn.row_span(row)
+            tid = int(drawn.row_tid[row])
+            counts[tid] = counts.get(tid, 0) + int(of_pair[drawn.pair[low:high]].sum())
         best = max(counts, key=lambda t: counts[t])
         if counts[best]:
             return best
     return None
 
 
-def _lane(part: Part, tid: int, cls_of_pair: npt.NDArray[np.uint8], rules: npt.NDArray[np.uint8]) -> Lane:
-    rows = [part.row_span(r) for r in np.flatnonzero(part.row_tid == tid).tolist()]
+def _lane(
+    drawn: DrawnProcess, tid: int, cls_of_pair: npt.NDArray[np.uint8], rules: npt.NDArray[np.uint8]
+) -> Lane:
+    rows = [drawn.row_span(r) for r in np.flatnonzero(drawn.row_tid == tid).tolist()]
     at = np.concatenate([np.arange(low, high) for low, high in rows])
     # Among equal intervals, the later one encloses: here deeper rows come last.
     at = at[::-1]
-    cls = cls_of_pair[part.pair[at]]
+    cls = cls_of_pair[drawn.pair[at]]
     at, cls = at[cls != _SKIP], cls[cls != _SKIP]
-    start = part.start[at]
-    pieces = timeline(start, part.end[at] - start, np.ascontiguousarray(cls), rules, len(STAGES), NONE)
+    start = drawn.start[at]
+    pieces = timeline(start, drawn.end[at] - start, np.ascontiguousarray(cls), rules, len(STAGES), NONE)
     return Lane(tid, int64s(pieces[0]), int64s(pieces[1]), uint8s(pieces[2]), int(at.size))
 
 
-def ledger_between(part: Part, t0: int, t1: int) -> Ints:
+def ledger_between(drawn: DrawnProcess, t0: int, t1: int) -> Ints:
     """The time of each stage between two moments; it adds up to the length of the range."""
     out = np.zeros(len(STAGES), np.int64)
-    if len(part):
-        out += _until(part, t1) - _until(part, t0)
+    if len(drawn):
+        out += _until(drawn, t1) - _until(drawn, t0)
     out[NONE] = (t1 - t0) - out[:NONE].sum()
     return out
 
 
-def _until(part: Part, t: int) -> Any:
+def _until(drawn: DrawnProcess, t: int) -> Any:
     out = np.zeros(len(STAGES), np.int64)
-    upto = int(np.searchsorted(part.start, t, side="left"))
+    upto = int(np.searchsorted(drawn.start, t, side="left"))
     block = upto // BLOCK
     # Each stage has its own kind, so classes are stages.
-    of_pair = part.class_of_pair().tolist()
-    for k, c in enumerate(part.classes.tolist()):
-        out[of_pair.index(c)] = int(part.sums[block * part.classes.size + k])
+    of_pair = drawn.class_of_pair().tolist()
+    for k, c in enumerate(drawn.classes.tolist()):
+        out[of_pair.index(c)] = int(drawn.sums[block * drawn.classes.size + k])
     for i in range(block * BLOCK, upto):
-        out[part.pair[i]] += int(part.end[i]) - int(part.start[i])
-    if upto and part.end[upto - 1] > t:
-        out[part.pair[upto - 1]] -= int(part.end[upto - 1]) - t
+        out[drawn.pair[i]] += int(drawn.end[i]) - int(drawn.start[i])
+    if upto and drawn.end[upto - 1] > t:
+        out[drawn.pair[upto - 1]] -= int(drawn.end[upto - 1]) - t
     return out
 
 
 # --- Which items went into which batch, and which step waited for it: as far as one process knows
 
 
-def add_lineage(part: Part, found: dict[str, list[Ints]], place: Ints) -> None:
+def add_lineage(drawn: DrawnProcess, found: dict[str, list[Ints]], place: Ints) -> None:
     """Add the columns of waits, batches and items; `place` says where each span that was read is now."""
     nothing = np.empty(0, np.int64)
     for name in ("wait_span", "wait_batch", "wait_pid", "wait_worker"):
-        part.columns[name] = nothing
+        drawn.columns[name] = nothing
     for name in ("made_span", "made_batch", "item_span", "item_of"):
-        part.columns[name] = nothing
+        drawn.columns[name] = nothing
     if found["wait"]:
         table = np.concatenate(found["wait"], axis=1)
         pid = table[AWAITED.index("pid")]
-        part.columns["wait_span"] = place[table[0]]
-        part.columns["wait_batch"] = table[AWAITED.index("batch")]
-        part.columns["wait_pid"] = np.where(pid == MISSING, part.info["pid"], pid)
-        part.columns["wait_worker"] = np.where(
+        drawn.columns["wait_span"] = place[table[0]]
+        drawn.columns["wait_batch"] = table[AWAITED.index("batch")]
+        drawn.columns["wait_pid"] = np.where(pid == MISSING, drawn.info["pid"], pid)
+        drawn.columns["wait_worker"] = np.where(
             table[AWAITED.index("worker")] == MISSING, -1, table[AWAITED.index("worker")]
         )
     if found["collate"]:
         table = np.concatenate(found["collate"], axis=1)
         span = place[table[0]]
-        order = np.argsort(part.start[span], kind="stable")
-        part.columns["made_span"] = span[order]
-        part.columns["made_batch"] = table[MADE.index("batch")][order]
-        _add_items(part)
+        order = np.argsort(drawn.start[span], kind="stable")
+        drawn.columns["made_span"] = span[order]
+        drawn.columns["made_batch"] = table[MADE.index("batch")][order]
+        _add_items(drawn)
 
 
-def _add_items(part: Part) -> None:
+def _add_items(drawn: DrawnProcess) -> None:
     """The items of a batch are those that its thread began since the batch before."""
-    item_pairs = [i for i, (cat, name, _) in enumerate(part.pairs) if (cat, name) == ("data", "item")]
-    items = np.flatnonzero(np.isin(part.pair, item_pairs))
+    item_pairs = [i for i, (cat, name, _) in enumerate(drawn.pairs) if (cat, name) == ("data", "item")]
+    items = np.flatnonzero(np.isin(drawn.pair, item_pairs))
     if items.size == 0:
         return
-    tid_of = part.row_tid[np.searchsorted(part.row_at, items, side="right") - 1]
-    made = part.made_span
-    made_tid = part.row_tid[np.searchsorted(part.row_at, made, side="right") - 1]
+    tid_of = drawn.row_tid[np.searchsorted(drawn.row_at, items, side="right") - 1]
+    made = drawn.made_span
+    made_tid = drawn.row_tid[np.searchsorted(drawn.row_at, made, side="right") - 1]
     spans, owners = [], []
     for tid in np.unique(made_tid).tolist():
         batches = np.flatnonzero(made_tid == tid)
         mine = items[tid_of == tid]
         # An item belongs to the first batch that ends after it began.
-        which = np.searchsorted(part.end[made[batches]], part.start[mine], side="right")
+        which = np.searchsorted(drawn.end[made[batches]], drawn.start[mine], side="right")
         inside = which < batches.size
         spans.append(mine[inside])
         owners.append(batches[which[inside]])
-    part.columns["item_span"] = np.concatenate(spans)
-    part.columns["item_of"] = np.concatenate(owners)
+    drawn.columns["item_span"] = np.concatenate(spans)
+    drawn.columns["item_of"] = np.concatenate(owners)

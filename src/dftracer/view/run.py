@@ -16,11 +16,8 @@ import numpy.typing as npt
 from dftracer.analyze.machine import Counters, Host, Series, is_shared, merged
 from dftracer.format.records import COLLECTIVES_LANE, stream_of
 from dftracer.report.machine import machine_plots
-from dftracer.view.part import FILL_STEPS, KINDS, Part, draw_row
+from dftracer.view.drawn import FILL_STEPS, KINDS, DrawnProcess, draw_row
 from dftracer.view.reading import LEDGER
-
-# --- One run as the page needs it: lanes and rows over all its parts, and pictures of them
-
 
 _LABEL = 96  # characters of a name that fit on a span
 _TRACK_POINTS = 4000  # of a counter
@@ -36,7 +33,7 @@ def _series(counters: dict[str, dict[str, list[int]]]) -> Counters:
 class Run:
     """All parts together. Times to and from the page are ns from the run's first event."""
 
-    def __init__(self, title: str, parts: list[Part], identity: dict[str, Any] | None = None) -> None:
+    def __init__(self, title: str, parts: list[DrawnProcess], identity: dict[str, Any] | None = None) -> None:
         self.title = title
         self.parts = parts
         self.identity = identity or {}
@@ -53,18 +50,18 @@ class Run:
         numbers: dict[tuple[str, int], int] = {}
         self._to_class: list[npt.NDArray[np.uint8]] = []
         self._of_pair: list[npt.NDArray[np.uint8]] = []
-        self._part_classes = [part.classes_of_pairs for part in parts]
-        for part, mine in zip(parts, self._part_classes, strict=True):
+        self._part_classes = [drawn.classes_of_pairs for drawn in parts]
+        for drawn, mine in zip(parts, self._part_classes, strict=True):
             table = []
             for each in mine:
                 numbers.setdefault(each, len(numbers))
                 table.append(min(numbers[each], 255))
             self._to_class.append(np.array(table, np.uint8))
-            self._of_pair.append(part.class_of_pair())
+            self._of_pair.append(drawn.class_of_pair())
         self.classes = list(numbers)
         self._used: set[int] = set()  # the ledger has classes that may not occur
-        for part, to in zip(parts, self._to_class, strict=True):
-            self._used |= set(to[np.unique(part.classes)].tolist())
+        for drawn, to in zip(parts, self._to_class, strict=True):
+            self._used |= set(to[np.unique(drawn.classes)].tolist())
 
     @cached_property
     def events(self) -> int:
@@ -133,9 +130,9 @@ class Run:
                 continue
             if p not in visible:
                 visible[p] = np.array([cat not in hidden for cat, _ in self._part_classes[p]], bool)
-            drawn = draw_row(self.parts[p], local, t0, t1, width, visible[p], self._of_pair[p])
-            if drawn.bins is not None:
-                b = drawn.bins
+            picture = draw_row(self.parts[p], local, t0, t1, width, visible[p], self._of_pair[p])
+            if picture.bins is not None:
+                b = picture.bins
                 if limit is not None:
                     scale = width / (t1 - t0)
                     low, high = ((self.base + t - t0) * scale for t in limit)
@@ -143,12 +140,12 @@ class Run:
                     b = b.take(keep)
                 b.cls = self._to_class[p][b.cls]
                 bins.append((n, b))
-            elif drawn.spans.size:
-                found = drawn.spans
+            elif picture.spans.size:
+                found = picture.spans
                 if limit is not None:
-                    part = self.parts[p]
-                    inside = part.end[found] > self.base + limit[0]
-                    inside &= part.start[found] < self.base + limit[1]
+                    drawn = self.parts[p]
+                    inside = drawn.end[found] > self.base + limit[0]
+                    inside &= drawn.start[found] < self.base + limit[1]
                     found = found[inside]
                 spans.append((n, p, found))
         return self._packed(spans, bins)
@@ -157,13 +154,13 @@ class Run:
         names: dict[str, int] = {}
         columns: dict[str, npt.NDArray[Any]] = {}
         by_part = [(n, p, s, self.parts[p]) for n, p, s in spans]
-        columns["start"] = _joined([part.start[s] - self.base for _, _, s, part in by_part], np.float64)
-        columns["length"] = _joined([part.end[s] - part.start[s] for _, _, s, part in by_part], np.float64)
+        columns["start"] = _joined([drawn.start[s] - self.base for _, _, s, drawn in by_part], np.float64)
+        columns["length"] = _joined([drawn.end[s] - drawn.start[s] for _, _, s, drawn in by_part], np.float64)
         columns["span"] = _joined([s for _, _, s, _ in by_part], np.uint32)
         named = []
-        for _, _, s, part in by_part:
-            present, inverse = np.unique(part.pair[s], return_inverse=True)
-            table = [names.setdefault(part.pairs[k][1][:_LABEL], len(names)) for k in present.tolist()]
+        for _, _, s, drawn in by_part:
+            present, inverse = np.unique(drawn.pair[s], return_inverse=True)
+            table = [names.setdefault(drawn.pairs[k][1][:_LABEL], len(names)) for k in present.tolist()]
             named.append(np.array(table, np.uint32)[inverse.reshape(-1)])
         columns["name"] = _joined(named, np.uint32)
         columns["row"] = _joined([np.full(s.size, n) for n, _, s, _ in by_part], np.uint16)
@@ -172,7 +169,7 @@ class Run:
             columns["bin_" + name] = _joined([getattr(b, name) for _, b in bins], np.uint16)
         columns["bin_row"] = _joined([np.full(b.x.size, n) for n, b in bins], np.uint16)
         columns["cls"] = _joined(
-            [self._to_class[p][self._of_pair[p][part.pair[s]]] for _, p, s, part in by_part], np.uint8
+            [self._to_class[p][self._of_pair[p][drawn.pair[s]]] for _, p, s, drawn in by_part], np.uint8
         )
         for name in ("cls", "fill"):
             columns["bin_" + name] = _joined([getattr(b, name) for _, b in bins], np.uint8)
@@ -240,7 +237,7 @@ class _Process:
     parent: _Process | None = None
 
 
-def find_lanes(parts: list[Part]) -> list[Lane]:
+def find_lanes(parts: list[DrawnProcess]) -> list[Lane]:
     """All lanes, sorted."""
     processes = _processes(parts)
     _number_ranks(processes)
@@ -259,21 +256,21 @@ def _disambiguate(lanes: list[Lane]) -> None:
             lane.label += f" ({lane.detail.partition(',')[0]})"
 
 
-def _processes(parts: list[Part]) -> list[_Process]:
+def _processes(parts: list[DrawnProcess]) -> list[_Process]:
     found: dict[tuple[str, int], _Process] = {}
-    for i, part in enumerate(parts):
-        if len(part) == 0:
+    for i, drawn in enumerate(parts):
+        if len(drawn) == 0:
             continue
-        info = part.info
+        info = drawn.info
         key = (info["host"], info["pid"])
         if info["source"] == "profiler":
             key = _traced(info, found) or key
-        first = int(part.start.min())
+        first = int(drawn.start.min())
         p = found.setdefault(key, _Process(key, [], info, first))
         p.parts.append(i)
         p.first = min(p.first, first)
         p.trains = p.trains or info["source"] == LEDGER
-        p.feeds = p.feeds or any(cat.lower() in _FEEDING for cat, _, _ in part.pairs)
+        p.feeds = p.feeds or any(cat.lower() in _FEEDING for cat, _, _ in drawn.pairs)
         p.rank = info["rank"] if p.rank is None else p.rank
     for p in found.values():
         parent = found.get((p.key[0], p.info["ppid"])) if p.info["ppid"] is not None else None
@@ -311,7 +308,7 @@ def _number_ranks(processes: list[_Process]) -> None:
             p.rank = next((a.rank for a in _ancestors(p) if a.rank is not None), None)
 
 
-def _number_workers(processes: list[_Process], parts: list[Part]) -> None:
+def _number_workers(processes: list[_Process], parts: list[DrawnProcess]) -> None:
     """Loader workers: child processes that train nothing and read data."""
     numbers: dict[tuple[str, int], int] = {}
     for p in processes:
@@ -328,38 +325,40 @@ def _number_workers(processes: list[_Process], parts: list[Part]) -> None:
         p.worker = numbers.get(p.key, number)
 
 
-def _lanes_of(p: _Process, parts: list[Part]) -> list[Lane]:
+def _lanes_of(p: _Process, parts: list[DrawnProcess]) -> list[Lane]:
     out: list[Lane] = []
     group = f"rank {p.rank}" if p.rank is not None else _program(p)
     is_main = p.worker is None and (p.rank is None or p.trains or p.parent is None)
     devices = {m.group(1) for i in p.parts for m in map(_STREAM.match, parts[i].info["lanes"].values()) if m}
     for i in p.parts:
-        part = parts[i]
+        drawn = parts[i]
         main_tid = next(
             (parts[k].info["tid"] for k in p.parts if parts[k].info["source"] == LEDGER), p.key[1]
         )
-        for tid in np.unique(part.row_tid).tolist():
-            rows = np.flatnonzero(part.row_tid == tid)
-            device = tid in part.info["devices"]
+        for tid in np.unique(drawn.row_tid).tolist():
+            rows = np.flatnonzero(drawn.row_tid == tid)
+            device = tid in drawn.info["devices"]
             lane = Lane("", group, "thread", p.rank, i, tid, rows.tolist())
-            lane.events = sum(high - low for low, high in map(part.row_span, lane.rows))
+            lane.events = sum(high - low for low, high in map(drawn.row_span, lane.rows))
             lane.detail = f"pid {p.key[1]}" + ("" if device or tid == p.key[1] else f", tid {tid}")
-            name = part.info["threads"].get(str(tid), "")
+            name = drawn.info["threads"].get(str(tid), "")
             name = name if name and not name.isdigit() else f"thread {tid}"
-            if part.info["source"] == LEDGER:
+            if drawn.info["source"] == LEDGER:
                 lane.role, lane.label = "stages", f"{group} stages"
             elif device:
-                lane.role, lane.label = "stream", _stream(part, lane, len(devices) > 1)
+                lane.role, lane.label = "stream", _stream(drawn, lane, len(devices) > 1)
             elif p.worker is not None:
                 lane.role = "worker"
-                lane.label = f"loader worker {p.worker}" + ("" if tid == _first_tid(part, p) else f", {name}")
+                lane.label = f"loader worker {p.worker}" + (
+                    "" if tid == _first_tid(drawn, p) else f", {name}"
+                )
             elif is_main and tid == main_tid:
                 lane.role, lane.label = "main", group
             elif is_main:
                 lane.label = name
             else:
                 lane.role, lane.label = "process", f"{_program(p)}" + ("" if tid == p.key[1] else f", {name}")
-            if part.info["source"] == "profiler" and not device:
+            if drawn.info["source"] == "profiler" and not device:
                 lane.label += " (profiler)"
             rank = p.rank if p.rank is not None else 1 << 30
             number = p.worker if p.worker is not None else 0
@@ -376,9 +375,9 @@ def _lanes_of(p: _Process, parts: list[Part]) -> list[Lane]:
     return out
 
 
-def _first_tid(part: Part, p: _Process) -> int:
+def _first_tid(drawn: DrawnProcess, p: _Process) -> int:
     """The main thread of a worker, or the first thread if that has no spans."""
-    tids = part.row_tid
+    tids = drawn.row_tid
     return p.key[1] if (tids == p.key[1]).any() else int(tids.min())
 
 
@@ -390,20 +389,20 @@ def _program(p: _Process) -> str:
     return f"process {p.key[1]}" + (f" ({program})" if program else "")
 
 
-def _stream(part: Part, lane: Lane, several: bool) -> str:
-    named = part.info["lanes"].get(str(lane.tid), "")
+def _stream(drawn: DrawnProcess, lane: Lane, several: bool) -> str:
+    named = drawn.info["lanes"].get(str(lane.tid), "")
     match = _STREAM.match(named)
     if lane.tid >= COLLECTIVES_LANE:
         return named or "device phases"
     device, stream = match.groups() if match else stream_of(lane.tid)
-    return (f"GPU {device} " if several else "") + f"stream {stream}" + _use(part, lane)
+    return (f"GPU {device} " if several else "") + f"stream {stream}" + _use(drawn, lane)
 
 
-def _use(part: Part, lane: Lane) -> str:
+def _use(drawn: DrawnProcess, lane: Lane) -> str:
     """What a stream is mostly used for, if it is one thing."""
-    spans = np.concatenate([np.arange(*part.row_span(r)) for r in lane.rows])
-    time = np.bincount(part.pair[spans], part.end[spans] - part.start[spans], minlength=len(part.pairs))
-    names = [name.lower() for _, name, _ in part.pairs]
+    spans = np.concatenate([np.arange(*drawn.row_span(r)) for r in lane.rows])
+    time = np.bincount(drawn.pair[spans], drawn.end[spans] - drawn.start[spans], minlength=len(drawn.pairs))
+    names = [name.lower() for _, name, _ in drawn.pairs]
     whole = max(float(time.sum()), 1.0)
     for word, use in (("nccl", "nccl"), ("memcpy", "copies")):
         if sum(t for t, n in zip(time, names, strict=True) if word in n) > _MOSTLY * whole:

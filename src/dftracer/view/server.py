@@ -28,9 +28,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from dftracer.view.drawn import DrawnProcess
 from dftracer.view.events import event_at, event_details, flows_between, list_events, search, search_args
 from dftracer.view.figures import flame_graph, range_facts, step_rows, step_window
-from dftracer.view.part import Part
 from dftracer.view.run import Run
 from dftracer.view.source import Source
 
@@ -414,7 +414,7 @@ class Shown:
     run: Run | None = None
     whole: bool = False  # of a large one, its first process is shown while the others are read
     readings: dict[int, Run] = field(default_factory=dict)  # the last and the one before it, by number
-    steps: Part | None = None
+    steps: DrawnProcess | None = None
     done: int = 0
     total: int = 0
     error: str | None = None

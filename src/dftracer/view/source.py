@@ -22,14 +22,11 @@ from dftracer.live import LiveFile, Recent, look, whole_copy
 from dftracer.load.find import find_torch_files, recover, user_caches
 from dftracer.load.process import ProcessInfo, run_identity
 from dftracer.load.trace import Trace
-from dftracer.report.moment import take_frame
+from dftracer.report.snapshot import take_snapshot
+from dftracer.view.drawn import DrawnProcess
 from dftracer.view.figures import find_steps, live_strip
-from dftracer.view.part import Part
 from dftracer.view.reading import read_files, read_torch
 from dftracer.view.run import Run
-
-# --- Where a run comes from: its files, read once, kept, and read again when they change
-
 
 Progress = Callable[[int, int], None]
 
@@ -58,7 +55,7 @@ class Source:
         self.notes: list[str] = []
         self._run = run
         self._cache = cache
-        self._held: dict[str, tuple[str, list[Part]]] = {}
+        self._held: dict[str, tuple[str, list[DrawnProcess]]] = {}
         self._opened: Trace | None = None
         try:
             self.reopen()
@@ -100,7 +97,7 @@ class Source:
         """
         units = units_of(self.trace, gaps=True)
         sizes = [sum(p.file.stat().st_size for p in unit) for unit in units]
-        parts: list[Part] = []
+        parts: list[DrawnProcess] = []
         done, total = 0, sum(sizes)
         for unit, size in zip(units, sizes, strict=True):
             tick = None if progress is None else _from(progress, done, total)
@@ -121,19 +118,21 @@ class Source:
             )
         return Run(self.title, parts, run_identity(self.trace.processes))
 
-    def _part(self, unit: list[ProcessInfo], progress: Callable[[int], None] | None) -> list[Part]:
+    def _part(self, unit: list[ProcessInfo], progress: Callable[[int], None] | None) -> list[DrawnProcess]:
         files = [p.file for p in unit]
 
-        def read() -> list[Part]:
+        def read() -> list[DrawnProcess]:
             return read_files(unit, self.trace.threads, 2 * self.trace.chunk_text, progress)
 
         parts = self._kept(files, "part", read)
-        for part in parts:  # a parent may have been read since, and said its rank
-            if part.info["rank"] is None:
-                part.info["rank"] = unit[0].rank
+        for drawn in parts:  # a parent may have been read since, and said its rank
+            if drawn.info["rank"] is None:
+                drawn.info["rank"] = unit[0].rank
         return parts
 
-    def _kept(self, files: list[Path], what: str, make: Callable[[], list[Part]]) -> list[Part]:
+    def _kept(
+        self, files: list[Path], what: str, make: Callable[[], list[DrawnProcess]]
+    ) -> list[DrawnProcess]:
         key, stamp = key_of(files, what), stamp_of(files)
         held = self._held.get(key)
         if held is not None and held[0] == stamp:
@@ -148,7 +147,7 @@ class Source:
         self._held[key] = (stamp, parts)
         return parts
 
-    def _profiler_parts(self, parts: list[Part]) -> list[Part]:
+    def _profiler_parts(self, parts: list[DrawnProcess]) -> list[DrawnProcess]:
         """The profiler's own files, for processes whose trace does not contain the same events."""
         kineto, linked = self.trace.torch_files
         if not kineto and not linked:
@@ -157,7 +156,7 @@ class Source:
             found = self._kept(
                 [*kineto, *linked],
                 "profiler",
-                lambda: [part for p in read_torch_files(kineto, linked) for part in read_torch(p)],
+                lambda: [drawn for p in read_torch_files(kineto, linked) for drawn in read_torch(p)],
             )
         except MissingExtra as e:
             self.notes.append(f"profiler files are not shown: {e}")
@@ -182,7 +181,7 @@ class Source:
     def close(self) -> None:
         """Release resources."""
 
-    def steps(self) -> Part:
+    def steps(self) -> DrawnProcess:
         """The steps, and the analysis results; this reads the whole trace once more."""
         files = [*self.trace.files, *(f for found in self.trace.torch_files for f in found)]
         return self._kept(files, "steps", lambda: [find_steps(self.trace)])[0]
@@ -230,12 +229,12 @@ class FollowedSource(Source):
 
     def facts(self) -> dict[str, Any]:
         try:
-            frame = take_frame(self._recent)
+            snapshot = take_snapshot(self._recent)
         except NoTraces:
             return {}
         if not self._recent.files:  # only step rows are left of what was looked at
             return {}
-        return live_strip(frame, max(self._recent.last_us(file) for file in self._recent.files))
+        return live_strip(snapshot, max(self._recent.last_us(file) for file in self._recent.files))
 
     def close(self) -> None:
         self._recent.close()
@@ -277,20 +276,20 @@ def key_of(files: Iterable[Path], what: str = "part") -> str:
     return digest.hexdigest()[:32]
 
 
-def keep(key: str, stamp: str, parts: list[Part]) -> bool:
+def keep(key: str, stamp: str, parts: list[DrawnProcess]) -> bool:
     """Cache parts; False if nothing can be written."""
     folder = cache_folder()
     head: list[dict[str, Any]] = []
     arrays: list[np.ndarray] = []
     at = 0
-    for part in parts:
+    for drawn in parts:
         listed: dict[str, Any] = {}
-        for name, column in part.columns.items():
+        for name, column in drawn.columns.items():
             data = np.ascontiguousarray(column)
             listed[name] = [at, data.dtype.str, list(data.shape)]
             arrays.append(data)
             at += -(-data.nbytes // _ALIGN) * _ALIGN
-        head.append({"info": part.info, "pairs": part.pairs, "paths": part.paths, "columns": listed})
+        head.append({"info": drawn.info, "pairs": drawn.pairs, "paths": drawn.paths, "columns": listed})
     text = json.dumps({"stamp": stamp, "parts": head}).encode("utf-8", "replace")
     temporary = folder / f".{key}.{os.urandom(6).hex()}"
     try:
@@ -312,7 +311,7 @@ def keep(key: str, stamp: str, parts: list[Part]) -> bool:
     return True
 
 
-def find_kept(key: str, stamp: str) -> list[Part] | None:
+def find_kept(key: str, stamp: str) -> list[DrawnProcess] | None:
     """The parts kept under a name, mapped and not read; None where they are missing or stale."""
     place = cache_folder() / (key + _SUFFIX)
     try:
@@ -331,16 +330,16 @@ def find_kept(key: str, stamp: str) -> list[Part] | None:
         return None
 
 
-def _mapped(whole: np.ndarray, begin: int, head: dict[str, Any]) -> Part:
-    part = Part(head["info"], [(c, n, k) for c, n, k in head["pairs"]], head["paths"])
+def _mapped(whole: np.ndarray, begin: int, head: dict[str, Any]) -> DrawnProcess:
+    drawn = DrawnProcess(head["info"], [(c, n, k) for c, n, k in head["pairs"]], head["paths"])
     for name, (at, kind, shape) in head["columns"].items():
         dtype = np.dtype(kind)
         size = math.prod(shape) * dtype.itemsize
         data = whole[begin + at : begin + at + size]
         if data.size != size:
             raise ValueError("cut short")
-        part.columns[name] = np.asarray(data).view(dtype).reshape(shape)
-    return part
+        drawn.columns[name] = np.asarray(data).view(dtype).reshape(shape)
+    return drawn
 
 
 def make_room() -> None:

@@ -232,16 +232,16 @@ def between_seconds(rank: Rank) -> float:
     return max(0, unnamed - rank.main.phases.unfinished_us) / 1e6
 
 
-def host_stage(v: JudgedRun) -> str | None:
+def host_stage(run: JudgedRun) -> str | None:
     """The stage in which the host computes, or launches, longest; None if the parts are not annotated."""
-    host = v.account.host
+    host = run.account.host
     worst = max(COMPUTE_STAGES, key=lambda s: round(host[s], 6))
-    return None if v.account_rank.main.unnamed_compute or host[worst] <= 0 else worst
+    return None if run.account_rank.main.unnamed_compute or host[worst] <= 0 else worst
 
 
-def _lines(v: JudgedRun) -> Iterator[Candidate]:
+def _lines(run: JudgedRun) -> Iterator[Candidate]:
     """The lines of the account under the names of the verdict."""
-    a, rank = v.account, v.account_rank
+    a, rank = run.account, run.account_rank
     gpu, whole = uses_device(rank), max(a.whole_s, 1e-9)
     for line in LINES:
         seconds, ident, stage, of = a.seconds[line], line, None, None
@@ -252,11 +252,11 @@ def _lines(v: JudgedRun) -> Iterator[Candidate]:
         elif line == "device" and exact_device(rank) and (exact := device_shares(rank)) is not None:
             stage = exact.kind
         elif line == "host":
-            ident, stage = "host" if gpu else "compute", host_stage(v)
+            ident, stage = "host" if gpu else "compute", host_stage(run)
         elif line == "peers":
             ident = "straggler"
-            if v.straggler is not None:
-                late = v.straggler
+            if run.straggler is not None:
+                late = run.straggler
                 stage, of = None if late.stage == "unexplained" else late.stage, late.rank.number
         elif line == "own_code":
             if a.annotated_s > MAJORITY * seconds:
@@ -270,44 +270,44 @@ def _lines(v: JudgedRun) -> Iterator[Candidate]:
         yield Candidate(ident, stage, seconds, seconds / whole, rank=of)
 
 
-def _of_run(v: JudgedRun) -> Iterator[Candidate]:
+def _of_run(run: JudgedRun) -> Iterator[Candidate]:
     """Parts of the run outside of the account's time, or that no line of it names."""
-    phases, a = v.rank.main.phases, v.account
-    outside = v.rank.main.outside
+    phases, a = run.rank.main.phases, run.account
+    outside = run.rank.main.outside
     evaluation = phases.evaluation_us / 1e6
     if evaluation > a.seconds["evaluation"]:
-        yield Candidate("evaluation", None, evaluation, v.of_run(evaluation), True)
+        yield Candidate("evaluation", None, evaluation, run.of_run(evaluation), True)
     compilation = phases.compilation_us / 1e6
-    yield Candidate("compilation", None, compilation, v.of_run(compilation), True)
+    yield Candidate("compilation", None, compilation, run.of_run(compilation), True)
     s = STAGE_INDEX["checkpoint"]
-    after = int(outside[s]) - int(v.rank.main.spent.between[s])
+    after = int(outside[s]) - int(run.rank.main.spent.between[s])
     if after > 0:
         seconds = a.seconds["checkpoint"] + after / 1e6
-        yield Candidate("checkpoint", "checkpoint", seconds, v.of_run(seconds), True)
-    between, place = between_seconds(v.rank), between_place(v.rank)
+        yield Candidate("checkpoint", "checkpoint", seconds, run.of_run(seconds), True)
+    between, place = between_seconds(run.rank), between_place(run.rank)
     within = a.between_of("own_code") + a.between_of("unexplained")
     if within > MAJORITY * between:
         yield Candidate("between_steps", place, within, within / a.whole_s)
     else:
-        yield Candidate("between_steps", place, between, v.of_run(between), True)
+        yield Candidate("between_steps", place, between, run.of_run(between), True)
     startup = (phases.startup_us + phases.restarts_us) / 1e6
     unrecorded = phases.unrecorded_us / 1e6
-    if unrecorded <= MAJORITY * v.run_s:  # a short run of a program that imports much is not bound by that
+    if unrecorded <= MAJORITY * run.run_s:  # a short run of a program that imports much is not bound by that
         startup -= unrecorded
-    yield Candidate("startup", startup_stage(v.rank), startup, v.of_run(startup), True)
+    yield Candidate("startup", startup_stage(run.rank), startup, run.of_run(startup), True)
 
 
-def candidates(v: JudgedRun) -> list[Candidate]:
+def candidates(run: JudgedRun) -> list[Candidate]:
     """All parts, the most expensive first; of each kind the larger one.
 
     A part that is the largest line, or lies mostly in its line, keeps the figures of that line, even if the run has
     more of it: shares of different times cannot be compared.
     """
-    found = {part.id: part for part in _lines(v)}
-    for part in _of_run(v):
+    found = {part.id: part for part in _lines(run)}
+    for part in _of_run(run):
         known = found.get(part.id)
         elsewhere = known is not None and known.seconds <= MAJORITY * part.seconds
-        if known is None or (elsewhere and line_of_part(part.id) != v.account.largest):
+        if known is None or (elsewhere and line_of_part(part.id) != run.account.largest):
             found[part.id] = part
     return sorted(found.values(), key=lambda p: (-round(p.seconds, 3), p.of_run))
 
@@ -356,34 +356,34 @@ def line_of_part(ident: str) -> str:
     return _LINE_OF.get(ident, ident)
 
 
-def _may_win(v: JudgedRun, p: Candidate) -> bool:
+def _may_win(run: JudgedRun, p: Candidate) -> bool:
     """Start-up that happens once is the answer only in a short run."""
-    return p.id != "startup" or len(v.rank.main.steps) < SHORT_RUN or repeats(v.rank)
+    return p.id != "startup" or len(run.rank.main.steps) < SHORT_RUN or repeats(run.rank)
 
 
-def find_bound(v: JudgedRun | None) -> Bound | None:
+def find_bound(run: JudgedRun | None) -> Bound | None:
     """None if there are too few steps to judge; a profiler's account of the device is exact with any."""
-    if v is None or (len(v.rank.main.steps) < FEW_STEPS and not exact_device(v.rank)):
+    if run is None or (len(run.rank.main.steps) < FEW_STEPS and not exact_device(run.rank)):
         return None
-    parts = candidates(v)
-    first = next(p for p in parts if _may_win(v, p))
+    parts = candidates(run)
+    first = next(p for p in parts if _may_win(run, p))
     startup = next(p for p in parts if p.id == "startup")
-    if _may_win(v, startup) and all(
-        startup.seconds > p.seconds - v.account.restarts.get(line_of_part(p.id), 0.0)
+    if _may_win(run, startup) and all(
+        startup.seconds > p.seconds - run.account.restarts.get(line_of_part(p.id), 0.0)
         for p in parts
         if p is not startup
     ):
         first = startup  # it makes up most of what the others take
     if first is startup:  # include what the choice left out
-        phases = v.rank.main.phases
+        phases = run.rank.main.phases
         seconds = (phases.startup_us + phases.restarts_us) / 1e6
-        first = replace(startup, seconds=seconds, share=v.of_run(seconds))
-    if first.id == "device" and _mostly_dependency(v.account_rank):
+        first = replace(startup, seconds=seconds, share=run.of_run(seconds))
+    if first.id == "device" and _mostly_dependency(run.account_rank):
         first = Candidate("dependency", None, first.seconds, first.share)
     beside = tuple(p for p in parts if p.id not in {first.id, "device"} and p.share >= MENTION_SHARE)
-    main = v.account_rank.main
-    seen = not main.auto or "fetch_wait" in main.seen or v.stages_s["own_code"] > 0
-    return Bound(first, beside, v.account.share("host"), v.account.steps, seen)
+    main = run.account_rank.main
+    seen = not main.auto or "fetch_wait" in main.seen or run.stages_s["own_code"] > 0
+    return Bound(first, beside, run.account.share("host"), run.account.steps, seen)
 
 
 def _mostly_dependency(rank: Rank) -> bool:

@@ -133,7 +133,7 @@ def _severity_of(percent: float) -> str:
 
 
 @dataclass
-class Context:
+class JudgingContext:
     """What every rule may look at."""
 
     job: Job

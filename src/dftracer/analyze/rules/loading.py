@@ -13,7 +13,7 @@ from dftracer.analyze.frames import opens_by_rank
 from dftracer.analyze.ledger import unseen_stages
 from dftracer.analyze.machine import hosts_of
 from dftracer.analyze.rules.bound import input_seconds
-from dftracer.analyze.rules.finding import Context, Finding, confidence
+from dftracer.analyze.rules.finding import Finding, JudgingContext, confidence
 from dftracer.analyze.say.catalog import advise, case_of, input_kind
 from dftracer.analyze.say.wording import input_words, short
 from dftracer.analyze.stages import INPUT_STAGES
@@ -38,11 +38,11 @@ _CHRONIC_FACTOR = 1.3  # a worker whose median item is this much slower is alway
 _FEW_ITEMS = 5
 
 
-def input_bound(c: Context) -> Iterator[Finding]:
-    v = c.judged
-    if v is None or v.share(v.input_s) < MENTION_SHARE:
+def input_bound(c: JudgingContext) -> Iterator[Finding]:
+    run = c.judged
+    if run is None or run.share(run.input_s) < MENTION_SHARE:
         return
-    rank = v.rank
+    rank = run.rank
     steady = rank.main.steps.steady
     per_step = np.sum([rank.stage_us(s) for s in INPUT_STAGES], axis=0)[steady]
     stages = input_seconds(rank)
@@ -51,48 +51,48 @@ def input_bound(c: Context) -> Iterator[Finding]:
         for path, us in e.files_us:
             files[path] = files.get(path, 0) + us
     top = sorted(files.items(), key=lambda kv: (-kv[1], kv[0]))[:5]
-    share = v.share(v.input_s)
+    share = run.share(run.input_s)
     worst = max(stages, key=lambda s: (stages[s], s)) if stages else "unseen"
     advice = advise(input_kind(stages), case_of(c.job, rank))
     of = f"rank {rank.number}'s" if len(c.job.ranks) > 1 else "the"
-    apart = v.share(v.input_of_restarts_s) >= FINDING_SHARE
+    apart = run.share(run.input_of_restarts_s) >= FINDING_SHARE
     besides = ", besides the first steps of epochs" if apart else ""
     yield c.finding(
         "input_bound",
         f"{100 * share:.0f} % of {of} steady time is spent waiting for data{input_words(stages)}{besides}.",
-        v.input_s,
+        run.input_s,
         confidence(int(steady.sum())),
         evidence={
             "rank": rank.number,
             "steps": int(steady.sum()),
             "share_of_step_time": round(share, 4),
-            "max_speedup": round(v.whole_s / max(v.whole_s - v.input_s, 1e-9), 3),
+            "max_speedup": round(run.whole_s / max(run.whole_s - run.input_s, 1e-9), 3),
             "stage": worst,
             "stages_s": {k: round(s, 6) for k, s in sorted(stages.items(), key=lambda kv: -kv[1])},
             **({"files_while_waiting_s": {p: round(us / 1e6, 6) for p, us in top}} if top else {}),
             "steps_that_waited": int((per_step > 0.05 * rank.wall_us[steady]).sum()),
         },
-        advice=f"At most {short(v.input_s)} can be gained here. {advice}",
+        advice=f"At most {short(run.input_s)} can be gained here. {advice}",
     )
 
 
-def too_few_workers(c: Context) -> Iterator[Finding]:
-    v = c.judged
-    if v is None or len(v.rank.main.steps) < FEW_STEPS:
+def too_few_workers(c: JudgingContext) -> Iterator[Finding]:
+    run = c.judged
+    if run is None or len(run.rank.main.steps) < FEW_STEPS:
         return
-    rank, steps = v.rank, v.rank.main.steps
+    rank, steps = run.rank, run.rank.main.steps
     n = int(steps.steady.sum())
-    wait = v.stages_s["fetch_wait"]
-    own = min(v.input_s, v.rank.account.seconds["input"] - wait)
-    wait = min(wait, v.input_s)
+    wait = run.stages_s["fetch_wait"]
+    own = min(run.input_s, run.rank.account.seconds["input"] - wait)
+    wait = min(wait, run.input_s)
     case = case_of(c.job, rank)
     if case.short_items or input_kind(input_seconds(rank)) == "input.sampler":
         return  # other workers would not help
     processes = [w for w in rank.workers if not w.thread]
     workers = processes or rank.workers
     if not workers:
-        if v.share(own) >= MENTION_SHARE and own > wait:
-            needed = max(1, math.ceil(own / max(v.whole_s - own - wait, 1e-6)))
+        if run.share(own) >= MENTION_SHARE and own > wait:
+            needed = max(1, math.ceil(own / max(run.whole_s - own - wait, 1e-6)))
             has_loader = "fetch_wait" not in unseen_stages(rank)
             use = "Use loader workers" if has_loader else "Load the data with a DataLoader that has workers"
             enough = f"num_workers >= {min(needed, 64)} by the measured times"
@@ -107,7 +107,7 @@ def too_few_workers(c: Context) -> Iterator[Finding]:
                 " overlaps with compute.",
             )
         return
-    if v.share(wait) < MENTION_SHARE:
+    if run.share(wait) < MENTION_SHARE:
         return
     span = float(steps.end[-1] - steps.start[0])
     busy = np.array([w.lane["busy_us"] for w in workers], dtype=float)
@@ -115,7 +115,7 @@ def too_few_workers(c: Context) -> Iterator[Finding]:
     share = float(min(busy.sum() / life.sum(), 1.0))
     at_once = max(1, round(float(life.sum()) / span))  # a loader may start new ones for each epoch
     per_step = float(busy.sum()) / 1e6 / len(steps)
-    other = (v.whole_s - wait) / max(v.rank.account.steps, 1)
+    other = (run.whole_s - wait) / max(run.rank.account.steps, 1)
     needed = math.ceil(per_step / max(other, 1e-6) - 1e-3)
     if share < WORKERS_BUSY or needed <= at_once:
         return
@@ -145,14 +145,14 @@ def too_few_workers(c: Context) -> Iterator[Finding]:
     )
 
 
-def _fewer_cores(c: Context, workers: int) -> str:
+def _fewer_cores(c: JudgingContext, workers: int) -> str:
     """How many cores the machine has, if they are fewer than these workers."""
     host = None if c.rank is None else hosts_of(c.job).get(c.rank.main.process.host)
     cpus = None if host is None else host.cpus
     return plural(cpus, "core") if cpus is not None and cpus < workers else ""
 
 
-def straggler_worker(c: Context) -> Iterator[Finding]:
+def straggler_worker(c: JudgingContext) -> Iterator[Finding]:
     for rank in c.job.ranks:
         workers = [w for w in rank.workers if w.lane["items"] >= _FEW_ITEMS]
         if len(workers) < 2:
@@ -196,11 +196,11 @@ def straggler_worker(c: Context) -> Iterator[Finding]:
         )
 
 
-def slow_items(c: Context) -> Iterator[Finding]:
-    v = c.judged
-    if v is None:
+def slow_items(c: JudgingContext) -> Iterator[Finding]:
+    run = c.judged
+    if run is None:
         return
-    parts = [p.items for p in v.rank.members if p.items.size]
+    parts = [p.items for p in run.rank.members if p.items.size]
     if not parts:
         return
     items = np.sort(np.concatenate(parts))
@@ -213,7 +213,7 @@ def slow_items(c: Context) -> Iterator[Finding]:
     if tail.size == 0:
         return
     lost = float((tail - p50).sum()) / 1e6
-    seconds = min(lost, v.input_s)
+    seconds = min(lost, run.input_s)
     yield c.finding(
         "slow_items",
         f"{tail.size} of {items.size} items {'is' if tail.size == 1 else 'are'} slow and hold"
@@ -231,11 +231,11 @@ def slow_items(c: Context) -> Iterator[Finding]:
     )
 
 
-def _processes_with_io(c: Context) -> int:
+def _processes_with_io(c: JudgingContext) -> int:
     return max(1, sum(1 for p in c.job.partials if p.files is not None))
 
 
-def small_reads(c: Context) -> Iterator[Finding]:
+def small_reads(c: JudgingContext) -> Iterator[Finding]:
     if c.files is None:
         return
     f = c.files
@@ -260,7 +260,7 @@ def small_reads(c: Context) -> Iterator[Finding]:
     )
 
 
-def many_opens(c: Context) -> Iterator[Finding]:
+def many_opens(c: JudgingContext) -> Iterator[Finding]:
     if c.files is None:
         return
     f = c.files
@@ -286,7 +286,7 @@ def many_opens(c: Context) -> Iterator[Finding]:
     )
 
 
-def rereads(c: Context) -> Iterator[Finding]:
+def rereads(c: JudgingContext) -> Iterator[Finding]:
     """Training reads a file once per epoch and rank; anything more is reading it again."""
     if c.files is None or c.rank is None:
         return
@@ -329,7 +329,7 @@ def rereads(c: Context) -> Iterator[Finding]:
     )
 
 
-def slow_file(c: Context) -> Iterator[Finding]:
+def slow_file(c: JudgingContext) -> Iterator[Finding]:
     if c.files is None:
         return
     read = c.files.filter((pl.col("read_bytes") > 0) & (pl.col("reads") > 0))

@@ -20,7 +20,7 @@ from dftracer.analyze.machine import (
     waited_use,
 )
 from dftracer.analyze.map.partial import Partial
-from dftracer.analyze.rules.finding import Context, Finding, confidence, only_this_rank
+from dftracer.analyze.rules.finding import Finding, JudgingContext, confidence, only_this_rank
 from dftracer.analyze.say.wording import percent
 from dftracer.analyze.stages import STAGE_INDEX
 from dftracer.analyze.thresholds import (
@@ -63,7 +63,7 @@ class _Waiting:
         return self.seconds * 1e6 / max(1.0, self.end - self.start)
 
 
-def _host(c: Context) -> Host | None:
+def _host(c: JudgingContext) -> Host | None:
     if c.rank is None:
         return None
     return hosts_of(c.job).get(c.rank.main.process.host)
@@ -119,7 +119,7 @@ def _slow_steps(rank: Rank, series: Series) -> tuple[int, float]:
     return (int(slow.size), lost / 1e6) if explained else (0, 0.0)
 
 
-def _waiting(c: Context) -> _Waiting | None:
+def _waiting(c: JudgingContext) -> _Waiting | None:
     rank = c.rank
     if rank is None:
         return None
@@ -173,7 +173,7 @@ _BUSY = {
 }
 
 
-def machine_busy(c: Context) -> Iterator[Finding]:
+def machine_busy(c: JudgingContext) -> Iterator[Finding]:
     w, host = _waiting(c), _host(c)
     if w is None or host is None or c.rank is None:
         return
@@ -216,7 +216,7 @@ def machine_busy(c: Context) -> Iterator[Finding]:
     )
 
 
-def without_symptoms(c: Context, found: list[Finding]) -> list[Finding]:
+def without_symptoms(c: JudgingContext, found: list[Finding]) -> list[Finding]:
     """All but what unsteady scheduling explains: that becomes part of the finding about it."""
     busy = next((f for f in found if f.id == "machine_busy"), None)
     if busy is None:
@@ -227,7 +227,7 @@ def without_symptoms(c: Context, found: list[Finding]) -> list[Finding]:
     return [f for f in left if f is not busy] if regular else left
 
 
-def _is_symptom(c: Context, f: Finding, busy: Finding) -> bool:
+def _is_symptom(c: JudgingContext, f: Finding, busy: Finding) -> bool:
     if f.id == "slow_steps":  # every n-th step is slow for a reason of its own
         return bool(busy.evidence["slow_steps"]) and f.evidence["every"] is None
     if f.id == "step_drift" and c.rank is not None:
@@ -246,7 +246,7 @@ def _is_symptom(c: Context, f: Finding, busy: Finding) -> bool:
     return False
 
 
-def _items_waited(c: Context, f: Finding, busy: Finding) -> bool:
+def _items_waited(c: JudgingContext, f: Finding, busy: Finding) -> bool:
     """Whether slow items are those that had to wait for a CPU, in a thread that waited as much in all it did."""
     if f.id != "slow_items" or c.judged is None:
         return False
@@ -277,7 +277,7 @@ def _drifted(rank: Rank) -> float:
     return 2 * (last - first) / 1e6
 
 
-def gpu_throttled(c: Context) -> Iterator[Finding]:
+def gpu_throttled(c: JudgingContext) -> Iterator[Finding]:
     worst: tuple[float, Host, int, Series] | None = None
     start, end = _run_time(c)
     for host in hosts_of(c.job).values():
@@ -319,12 +319,12 @@ def gpu_throttled(c: Context) -> Iterator[Finding]:
     )
 
 
-def _run_time(c: Context) -> tuple[float, float]:
+def _run_time(c: JudgingContext) -> tuple[float, float]:
     """The time of the steps; without any, of the run."""
     return (float(c.job.first_us), float(c.job.last_us)) if c.rank is None else _steps_time(c.rank)
 
 
-def swapping(c: Context) -> Iterator[Finding]:
+def swapping(c: JudgingContext) -> Iterator[Finding]:
     start, end = _run_time(c)
     for host in hosts_of(c.job).values():
         memory = host.shared.get("host.memory")
@@ -372,7 +372,7 @@ def _memory_words(host: Host) -> tuple[int | None, str]:
     return total, "" if total is None else f"the machine has {bytes_text(total)}"
 
 
-def cache_thrash(c: Context) -> Iterator[Finding]:
+def cache_thrash(c: JudgingContext) -> Iterator[Finding]:
     """Bytes come from the disk again in later epochs, because the page cache had to give them up."""
     host, rank = _host(c), c.rank
     if host is None or rank is None:
@@ -411,7 +411,7 @@ def cache_thrash(c: Context) -> Iterator[Finding]:
     )
 
 
-def memory_limit(c: Context) -> Iterator[Finding]:
+def memory_limit(c: JudgingContext) -> Iterator[Finding]:
     for host in hosts_of(c.job).values():
         group = host.shared.get("cgroup")
         if group is None or not group.has("memory_limit"):

@@ -24,7 +24,7 @@ from dftracer.analyze.rules.bound import (
     user_event,
     user_words,
 )
-from dftracer.analyze.rules.finding import Context, Finding, confidence, only_this_rank
+from dftracer.analyze.rules.finding import Finding, JudgingContext, confidence, only_this_rank
 from dftracer.analyze.say.catalog import advise, case_of, input_kind, straggler_kind
 from dftracer.analyze.say.wording import ordinal, short, stage_words
 from dftracer.analyze.stages import INPUT_STAGES, NONE, STAGE_INDEX, STAGES
@@ -56,18 +56,18 @@ _WAITS = {
 }
 
 
-def first_step(c: Context) -> Iterator[Finding]:
+def first_step(c: JudgingContext) -> Iterator[Finding]:
     """Warm-up: of one step, or of several."""
-    v = c.judged
-    if v is None or len(v.rank.main.steps) < 5 or restarts_often(v.rank):
+    run = c.judged
+    if run is None or len(run.rank.main.steps) < 5 or restarts_often(run.rank):
         return
-    wall, steady = v.rank.wall_us.astype(float), v.rank.main.steps.steady
-    usual = v.rank.main.steps.usual_us
-    n = max(1, v.rank.main.phases.warm_up)
+    wall, steady = run.rank.wall_us.astype(float), run.rank.main.steps.steady
+    usual = run.rank.main.steps.usual_us
+    n = max(1, run.rank.main.phases.warm_up)
     mean = float(wall[:n].mean())
     if usual <= 0 or (n == 1 and mean < 3 * usual):
         return
-    stage = _grown(v.rank, np.arange(n), np.flatnonzero(steady))
+    stage = _grown(run.rank, np.arange(n), np.flatnonzero(steady))
     which = "The first step takes" if n == 1 else f"Warm-up: the first {n} steps take"
     what = short(mean / 1e6) if n == 1 else f"{short(mean / 1e6)} each"
     yield c.finding(
@@ -79,18 +79,18 @@ def first_step(c: Context) -> Iterator[Finding]:
         severity=None if c.is_bound("startup") else "info",
         evidence={"steps": n, "first_s": wall[0] / 1e6, "median_s": usual / 1e6, "stage": stage},
         advice="Start-up (caches, compilation) happens once; it matters in short runs."
-        if v.loads_in_main
+        if run.loads_in_main
         else "",
     )
 
 
-def before_first_step(c: Context) -> Iterator[Finding]:
-    v = c.judged
-    if v is None:
+def before_first_step(c: JudgingContext) -> Iterator[Finding]:
+    run = c.judged
+    if run is None:
         return
-    main = v.rank.main
+    main = run.rank.main
     seconds = (main.phases.before_us - main.phases.importing_us) / 1e6
-    if v.of_run(seconds) < MENTION_SHARE:
+    if run.of_run(seconds) < MENTION_SHARE:
         return
     most = int(np.argmax(main.before[:NONE]))
     stage = STAGES[most] if main.before[most] > MAJORITY * main.phases.before_us else None
@@ -98,26 +98,26 @@ def before_first_step(c: Context) -> Iterator[Finding]:
     after = "After imports, " if main.phases.imports_us else ""
     yield c.finding(
         "before_first_step",
-        f"{after}{short(seconds)} of the run ({100 * v.of_run(seconds):.0f} %) is spent before the first"
+        f"{after}{short(seconds)} of the run ({100 * run.of_run(seconds):.0f} %) is spent before the first"
         f" step{where}.",
         seconds,
         0.9,
         severity=None if c.is_bound("startup") else "info",
-        evidence={"rank": v.rank.number, "seconds": round(seconds, 6), "stage": stage},
+        evidence={"rank": run.rank.number, "seconds": round(seconds, 6), "stage": stage},
         advice="Shorten it, or keep what can be kept between runs." if stage else "",
     )
 
 
-def epoch_restarts(c: Context) -> Iterator[Finding]:
-    v = c.judged
-    if v is None or not restarts_often(v.rank):
+def epoch_restarts(c: JudgingContext) -> Iterator[Finding]:
+    run = c.judged
+    if run is None or not restarts_often(run.rank):
         return
-    steps, phases = v.rank.main.steps, v.rank.main.phases
-    wall = v.rank.wall_us.astype(float)
+    steps, phases = run.rank.main.steps, run.rank.main.phases
+    wall = run.rank.wall_us.astype(float)
     first = float(np.median(wall[steps.first])) / 1e6
     usual = steps.usual_us / 1e6
-    stage = startup_stage(v.rank)
-    seconds = recurring_s(v.rank)
+    stage = startup_stage(run.rank)
+    seconds = recurring_s(run.rank)
     where = f" ({stage_words(stage)})" if stage else ""
     yield c.finding(
         "epoch_restarts",
@@ -131,15 +131,15 @@ def epoch_restarts(c: Context) -> Iterator[Finding]:
             "median_s": round(usual, 6),
             "stage": stage,
         },
-        advice=_restart_advice(v, stage),
+        advice=_restart_advice(run, stage),
     )
 
 
-def _restart_advice(v: JudgedRun, stage: str | None) -> str:
+def _restart_advice(run: JudgedRun, stage: str | None) -> str:
     if stage is not None and stage not in INPUT_STAGES:
         where = stage_words(stage)
         return f"Find out what runs only in the first step of an epoch ({where}), and do it once."
-    if v.loads_in_main:
+    if run.loads_in_main:
         return (
             "Do once what the main thread does for each epoch's first batch (listing, shuffling, opening"
             " files), and keep it between epochs."
@@ -147,12 +147,12 @@ def _restart_advice(v: JudgedRun, stage: str | None) -> str:
     return ""
 
 
-def slow_steps(c: Context) -> Iterator[Finding]:
-    v = c.judged
-    if v is None:
+def slow_steps(c: JudgingContext) -> Iterator[Finding]:
+    run = c.judged
+    if run is None:
         return
-    steady = np.flatnonzero(v.rank.main.steps.steady)
-    wall = v.rank.wall_us.astype(float)[steady]
+    steady = np.flatnonzero(run.rank.main.steps.steady)
+    wall = run.rank.wall_us.astype(float)[steady]
     if wall.size < 10:
         return
     usual = float(np.median(wall))
@@ -160,7 +160,7 @@ def slow_steps(c: Context) -> Iterator[Finding]:
     if slow.size == 0 or slow.size > SLOW_STEP_MAX * wall.size:
         return
     lost = float((wall[slow] - usual).sum()) / 1e6
-    stage = _grown(v.rank, steady[slow], np.delete(steady, slow))
+    stage = _grown(run.rank, steady[slow], np.delete(steady, slow))
     if stage == "sync":  # the host ran ahead in the others, and waits here for the work of all of them
         return
     # The slowest decide whether they come regularly: a busy machine adds some at random.
@@ -187,16 +187,16 @@ def slow_steps(c: Context) -> Iterator[Finding]:
             "stage": stage,
             "first_step_index": int(steady[slow[0]]),
         },
-        advice=advise("checkpoint", case_of(c.job, v.rank)) if stage == "checkpoint" else "",
+        advice=advise("checkpoint", case_of(c.job, run.rank)) if stage == "checkpoint" else "",
     )
 
 
-def cold_first_epoch(c: Context) -> Iterator[Finding]:
+def cold_first_epoch(c: JudgingContext) -> Iterator[Finding]:
     """Only if I/O itself was slower: many other things can make a first epoch slow."""
-    v = c.judged
-    if v is None or not v.rank.explanations:
+    run = c.judged
+    if run is None or not run.rank.explanations:
         return
-    rank, steps = v.rank, v.rank.main.steps
+    rank, steps = run.rank, run.rank.main.steps
     label = np.where(steps.epoch == MISSING, steps.loop, steps.epoch)
     epochs = np.unique(label)
     usable = steps.steady
@@ -227,16 +227,16 @@ def cold_first_epoch(c: Context) -> Iterator[Finding]:
     )
 
 
-def step_drift(c: Context) -> Iterator[Finding]:
-    v = c.judged
-    if v is None:
+def step_drift(c: JudgingContext) -> Iterator[Finding]:
+    run = c.judged
+    if run is None:
         return
-    main = v.rank.main
-    filling = main.spent.queue_fills(main.account, v.rank.wall_us)
+    main = run.rank.main
+    filling = main.spent.queue_fills(main.account, run.rank.wall_us)
     steady = np.flatnonzero(main.steps.steady & ~filling)
     if steady.size < DRIFT_STEPS or main.steps.training.any():  # another model takes another time
         return
-    wall = v.rank.wall_us.astype(float)[steady]
+    wall = run.rank.wall_us.astype(float)[steady]
     limited = np.clip(wall, *np.quantile(wall, (0.05, 0.95)))
     quarter = wall.size // 4
     head, tail = float(limited[:quarter].mean()), float(limited[-quarter:].mean())
@@ -248,11 +248,11 @@ def step_drift(c: Context) -> Iterator[Finding]:
         return
     turn = int(np.argmax(np.abs(np.cumsum(limited - limited.mean())))) + 1
     turn = min(turn, wall.size - 1)
-    account = v.rank.main.account[steady].astype(float)
+    account = run.rank.main.account[steady].astype(float)
     difference = account[-quarter:].mean(axis=0) - account[:quarter].mean(axis=0)
     stage = STAGES[int(np.argmax(difference * np.sign(change)))]
     extra = max(0.0, float((limited[turn:] - head).sum()) / 1e6) if change > 0 else 0.0
-    grown = _batches_grown(v.rank, steady, quarter)
+    grown = _batches_grown(run.rank, steady, quarter)
     if change > 0 and grown >= MAJORITY * change:
         yield c.finding(
             "step_drift",
@@ -316,24 +316,24 @@ def _grown(rank: Rank, some: npt.NDArray[np.intp], others: npt.NDArray[np.intp])
     return STAGES[int(np.argmax(difference))]
 
 
-def exposed_comm(c: Context) -> Iterator[Finding]:
-    v = c.judged
-    if v is None:
+def exposed_comm(c: JudgingContext) -> Iterator[Finding]:
+    run = c.judged
+    if run is None:
         return
-    exposed = v.rank.account.seconds["comm"]
-    if v.share(exposed) < MENTION_SHARE:
+    exposed = run.rank.account.seconds["comm"]
+    if run.share(exposed) < MENTION_SHARE:
         return
-    everything = total(v.rank.main.comm) / 1e6
-    waiting = round(v.rank.account.seconds["peers"], 6) if len(c.job.ranks) > 1 else None
-    spent = float(v.rank.stage_us("comm").sum()) / 1e6
+    everything = total(run.rank.main.comm) / 1e6
+    waiting = round(run.rank.account.seconds["peers"], 6) if len(c.job.ranks) > 1 else None
+    spent = float(run.rank.stage_us("comm").sum()) / 1e6
     yield c.finding(
         "exposed_comm",
-        f"{100 * v.share(exposed):.0f} % of rank {v.rank.number}'s steady time is communication that"
+        f"{100 * run.share(exposed):.0f} % of rank {run.rank.number}'s steady time is communication that"
         " is not hidden.",
         exposed,
-        confidence(int(v.rank.main.steps.steady.sum())),
+        confidence(int(run.rank.main.steps.steady.sum())),
         evidence={
-            "rank": v.rank.number,
+            "rank": run.rank.number,
             "exposed_s": round(exposed, 6),
             "communication_s": round(everything, 6),
             "hidden_s": round(max(0.0, everything - spent), 6),
@@ -345,79 +345,79 @@ def exposed_comm(c: Context) -> Iterator[Finding]:
     )
 
 
-def transfer_bound(c: Context) -> Iterator[Finding]:
-    v = c.judged
-    if v is None:
+def transfer_bound(c: JudgingContext) -> Iterator[Finding]:
+    run = c.judged
+    if run is None:
         return
-    seconds, n = v.rank.account.seconds["transfer"], v.rank.account.steps
-    if v.share(seconds) < MENTION_SHARE:
+    seconds, n = run.rank.account.seconds["transfer"], run.rank.account.steps
+    if run.share(seconds) < MENTION_SHARE:
         return
     yield c.finding(
         "transfer_bound",
-        f"{100 * v.share(seconds):.0f} % of the steady time is spent moving data to or from the device:"
-        f" {short(seconds / n)} of each {short(v.rank.account.step_s)} step.",
+        f"{100 * run.share(seconds):.0f} % of the steady time is spent moving data to or from the device:"
+        f" {short(seconds / n)} of each {short(run.rank.account.step_s)} step.",
         seconds,
         confidence(n),
         evidence={
-            "rank": v.rank.number,
+            "rank": run.rank.number,
             "transfer_s": round(seconds, 6),
-            "share_of_step_time": round(v.share(seconds), 4),
+            "share_of_step_time": round(run.share(seconds), 4),
             "transfer_per_step_s": round(seconds / n, 6),
         },
     )
 
 
-def user_stage(c: Context) -> Iterator[Finding]:
-    v = c.judged
-    if v is None or v.share(v.rank.account.annotated_s) < MENTION_SHARE:
+def user_stage(c: JudgingContext) -> Iterator[Finding]:
+    run = c.judged
+    if run is None or run.share(run.rank.account.annotated_s) < MENTION_SHARE:
         return
-    seconds = v.rank.account.annotated_s
-    event = user_event(v.rank)
+    seconds = run.rank.account.annotated_s
+    event = user_event(run.rank)
     if event is None:  # operators of the profiler that belong to no stage
         return
     yield c.finding(
         "user_stage",
-        f"{100 * v.share(seconds):.0f} % of the steady time is spent in {user_words(v.rank)}.",
+        f"{100 * run.share(seconds):.0f} % of the steady time is spent in {user_words(run.rank)}.",
         seconds,
-        confidence(int(v.rank.main.steps.steady.sum())),
+        confidence(int(run.rank.main.steps.steady.sum())),
         evidence={
-            "rank": v.rank.number,
+            "rank": run.rank.number,
             "event": event,
             "seconds": round(seconds, 6),
-            "share_of_step_time": round(v.share(seconds), 4),
+            "share_of_step_time": round(run.share(seconds), 4),
         },
     )
 
 
-def own_code(c: Context) -> Iterator[Finding]:
+def own_code(c: JudgingContext) -> Iterator[Finding]:
     """The program's own code in steps; between them it is another finding."""
-    v = c.judged
-    if v is None:
+    run = c.judged
+    if run is None:
         return
-    a = v.rank.account
+    a = run.rank.account
     seconds = a.seconds["own_code"] - a.annotated_s - a.between_of("own_code")
-    if v.share(seconds) < MENTION_SHARE:
+    if run.share(seconds) < MENTION_SHARE:
         return
-    places = own_code_places(v.rank)
+    places = own_code_places(run.rank)
     first = next(iter(places), "")
     where = f", especially in {first}" if first else ""
-    inside = " in steps" if v.share(a.between_of("own_code")) >= FINDING_SHARE else ""
+    inside = " in steps" if run.share(a.between_of("own_code")) >= FINDING_SHARE else ""
     yield c.finding(
         "own_code",
-        f"{100 * v.share(seconds):.0f} % of the steady time is the program's own code{inside}{where}.",
+        f"{100 * run.share(seconds):.0f} % of the steady time is the program's own code{inside}{where}.",
         seconds,
         confidence(a.steps),
         evidence={
-            "rank": v.rank.number,
+            "rank": run.rank.number,
             "seconds": round(seconds, 6),
-            "share_of_step_time": round(v.share(seconds), 4),
+            "share_of_step_time": round(run.share(seconds), 4),
             **({"where_s": {k: round(s, 6) for k, s in [*places.items()][:5]}} if places else {}),
         },
-        advice=advise("own_code", case_of(c.job, v.rank, first)),
+        advice=advise("own_code", case_of(c.job, run.rank, first)),
     )
 
 
-def checkpoint_stall(c: Context) -> Iterator[Finding]:
+def checkpoint_stall(c: JudgingContext) -> Iterator[Finding]:
     rank = c.rank
     if rank is None:
         return
@@ -448,55 +448,55 @@ def checkpoint_stall(c: Context) -> Iterator[Finding]:
     )
 
 
-def between_steps(c: Context) -> Iterator[Finding]:
-    v = c.judged
-    if v is None:
+def between_steps(c: JudgingContext) -> Iterator[Finding]:
+    run = c.judged
+    if run is None:
         return
-    main = v.rank.main
+    main = run.rank.main
     phases = main.phases
-    seconds = between_seconds(v.rank)
-    if v.of_run(seconds) < MENTION_SHARE:
+    seconds = between_seconds(run.rank)
+    if run.of_run(seconds) < MENTION_SHARE:
         return
     lengths = (phases.gaps[1] - phases.gaps[0])[: -1 if phases.unfinished_us else None] / 1e6
     long = lengths[lengths > 0.1 * lengths.max()]
-    place = between_place(v.rank)
+    place = between_place(run.rank)
     yield c.finding(
         "between_steps",
-        f"{short(seconds)} of the run ({100 * v.of_run(seconds):.0f} %) is outside steps: {len(long)}"
+        f"{short(seconds)} of the run ({100 * run.of_run(seconds):.0f} %) is outside steps: {len(long)}"
         f" {'gap' if len(long) == 1 else 'gaps'} of {short(float(np.median(long)))} between or after steps"
         f"{f', most of it in {place}' if place else ''}.",
         seconds,
         0.9,
         evidence={
-            "rank": v.rank.number,
+            "rank": run.rank.number,
             "seconds": round(seconds, 6),
             "gaps": len(long),
             "longest_s": round(float(lengths.max()), 6),
         },
-        advice=advise("between_steps", case_of(c.job, v.rank, place or "")),
+        advice=advise("between_steps", case_of(c.job, run.rank, place or "")),
     )
 
 
-def evaluation_time(c: Context) -> Iterator[Finding]:
-    v = c.judged
-    if v is None:
+def evaluation_time(c: JudgingContext) -> Iterator[Finding]:
+    run = c.judged
+    if run is None:
         return
-    phases = v.rank.main.phases
+    phases = run.rank.main.phases
     seconds = phases.evaluation_us / 1e6
-    if v.of_run(seconds) < MENTION_SHARE:
+    if run.of_run(seconds) < MENTION_SHARE:
         return
-    inside = float(v.rank.main.steps.evaluation.sum()) / 1e6
+    inside = float(run.rank.main.steps.evaluation.sum()) / 1e6
     yield c.finding(
         "evaluation_time",
-        f"Evaluation takes {short(seconds)}, {100 * v.of_run(seconds):.0f} % of the run.",
+        f"Evaluation takes {short(seconds)}, {100 * run.of_run(seconds):.0f} % of the run.",
         seconds,
         0.9,
         severity=None if c.is_bound("evaluation") else "info",
-        evidence={"rank": v.rank.number, "seconds": round(seconds, 6), "inside_steps_s": round(inside, 6)},
+        evidence={"rank": run.rank.number, "seconds": round(seconds, 6), "inside_steps_s": round(inside, 6)},
     )
 
 
-def straggler_rank(c: Context) -> Iterator[Finding]:
+def straggler_rank(c: JudgingContext) -> Iterator[Finding]:
     late = None if c.judged is None else c.judged.straggler
     if late is None:
         return
@@ -538,9 +538,9 @@ def straggler_rank(c: Context) -> Iterator[Finding]:
     yield found
 
 
-def ranks_in_turn(c: Context) -> Iterator[Finding]:
-    v = c.judged
-    if v is None or v.straggler is not None:
+def ranks_in_turn(c: JudgingContext) -> Iterator[Finding]:
+    run = c.judged
+    if run is None or run.straggler is not None:
         return
     ranks = sorted((r for r in c.job.ranks if r.peers.exact), key=lambda r: r.account.seconds["peers"])
     if len(ranks) < 2:
@@ -570,7 +570,7 @@ def ranks_in_turn(c: Context) -> Iterator[Finding]:
     )
 
 
-def device_idle(c: Context) -> Iterator[Finding]:
+def device_idle(c: JudgingContext) -> Iterator[Finding]:
     rank = c.rank
     if rank is None:
         return
@@ -600,7 +600,7 @@ def device_idle(c: Context) -> Iterator[Finding]:
     )
 
 
-def recompiles(c: Context) -> Iterator[Finding]:
+def recompiles(c: JudgingContext) -> Iterator[Finding]:
     hits = c.names.filter(pl.col("name").str.to_lowercase().str.contains("recompil"))
     n = int(hits["count"].sum()) if hits.height else 0
     if not n:
@@ -615,23 +615,23 @@ def recompiles(c: Context) -> Iterator[Finding]:
     )
 
 
-def compilation_time(c: Context) -> Iterator[Finding]:
-    v = c.judged
-    seconds = 0.0 if v is None else v.rank.main.phases.compilation_us / 1e6
-    if v is None or v.of_run(seconds) < MENTION_SHARE:
+def compilation_time(c: JudgingContext) -> Iterator[Finding]:
+    run = c.judged
+    seconds = 0.0 if run is None else run.rank.main.phases.compilation_us / 1e6
+    if run is None or run.of_run(seconds) < MENTION_SHARE:
         return
     yield c.finding(
         "compilation_time",
-        f"Compilation takes {short(seconds)}, {100 * v.of_run(seconds):.0f} % of the run.",
+        f"Compilation takes {short(seconds)}, {100 * run.of_run(seconds):.0f} % of the run.",
         seconds,
         0.9,
         severity=None if c.is_bound("compilation") else "info",
-        evidence={"rank": v.rank.number, "seconds": round(seconds, 6)},
-        advice=advise("compilation", case_of(c.job, v.rank)),
+        evidence={"rank": run.rank.number, "seconds": round(seconds, 6)},
+        advice=advise("compilation", case_of(c.job, run.rank)),
     )
 
 
-def unexplained_time(c: Context) -> Iterator[Finding]:
+def unexplained_time(c: JudgingContext) -> Iterator[Finding]:
     rank = c.rank
     if rank is None:
         return

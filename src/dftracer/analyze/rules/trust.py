@@ -17,7 +17,7 @@ import polars as pl
 from dftracer._text import plural, times_text
 from dftracer.analyze.job import Job, Rank, attempt_of
 from dftracer.analyze.map.partial import Partial
-from dftracer.analyze.rules.finding import Context, Finding
+from dftracer.analyze.rules.finding import Finding, JudgingContext
 from dftracer.analyze.thresholds import FEW_STEPS
 from dftracer.format.io_calls import IO_CATEGORIES
 from dftracer.format.trace_names import noted_failure, signal_name
@@ -88,7 +88,7 @@ def _coverage(job: Job) -> float:
     return longest.covered_us / whole if longest is not None and whole else 0.0
 
 
-def evidence_findings(c: Context, facts: dict[str, Any]) -> list[Finding]:
+def evidence_findings(c: JudgingContext, facts: dict[str, Any]) -> list[Finding]:
     """Findings about the trace itself: they weaken all others."""
     out: list[Finding] = []
     died = _who_died(c.job)
@@ -119,7 +119,7 @@ def evidence_findings(c: Context, facts: dict[str, Any]) -> list[Finding]:
     return out
 
 
-def _looks_like_training(c: Context) -> bool:
+def _looks_like_training(c: JudgingContext) -> bool:
     """Whether anything in the run may be training: an annotation, or a framework that was loaded."""
     if c.names.filter(~pl.col("cat").str.to_lowercase().is_in([*IO_CATEGORIES, "dftracer"])).height:
         return True

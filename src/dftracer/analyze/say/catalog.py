@@ -260,7 +260,7 @@ KINDS: Final = (
         "The device has nothing to do for part of the profiled time.",
         f"{percent(t.DEVICE_IDLE_SHARE)} of the profiled step time",
         "`rank`, `profiled_s`, `idle_s`, `idle` (by what the device waited for)",
-        "Check which stage of the ledger fills the gaps: loader wait, transfers, or launch-bound small"
+        "Check what fills the gaps: loader wait, transfers, or launch-bound small"
         " kernels (try torch.compile or CUDA graphs).",
         general=True,
     ),

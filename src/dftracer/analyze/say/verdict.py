@@ -18,7 +18,7 @@ from dftracer.analyze.rules.bound import (
     repeats,
     user_words,
 )
-from dftracer.analyze.rules.finding import Context, Finding
+from dftracer.analyze.rules.finding import Finding, JudgingContext
 from dftracer.analyze.say.catalog import Case, advise, case_of, input_kind
 from dftracer.analyze.say.wording import (
     host_whereabouts,
@@ -66,7 +66,7 @@ _NO_LOADER = (
 )
 
 
-def head(c: Context, findings: list[Finding]) -> Head:
+def head(c: JudgingContext, findings: list[Finding]) -> Head:
     """Verdict, why, what to try; `findings`: all of them, symptoms included."""
     if c.judged is None or c.bound is None:
         alone = _device_alone(c)
@@ -76,27 +76,27 @@ def head(c: Context, findings: list[Finding]) -> Head:
         if missing is None:
             return _no_training(c)
         return missing.title, _steps_seen(c), missing.advice
-    v, bound = c.judged, c.bound
-    case = case_of(v.job, v.account_rank, _place(v, bound))
-    verdict = _sentence(v, bound)
+    run, bound = c.judged, c.bound
+    case = case_of(run.job, run.account_rank, _place(run, bound))
+    verdict = _sentence(run, bound)
     slow = next((f for f in findings if f.id == "slow_steps" and f.percent >= 100 * MENTION_SHARE), None)
     if bound.part.id not in {"compute", "other", "unseen"}:
         slow = None  # the bound already says so
     if slow is not None:
         verdict = f"{verdict.rstrip('.')}; {slow.title[0].lower()}{slow.title.partition(':')[0][1:]}."
-    reason = _reason(bound, findings) or slow or _start_up(v, bound, findings)
+    reason = _reason(bound, findings) or slow or _start_up(run, bound, findings)
     busy = next((f for f in findings if f.id == "machine_busy" and f.percent >= 100 * MENTION_SHARE), None)
     least = MAJORITY * bound.part.seconds if bound.part.of_run else 0.0  # it waited in the steps
     if busy is not None and busy.seconds >= (least if reason is None else reason.seconds):
         reason = busy  # without a CPU every part takes longer than it would
     if reason is not None:
         return verdict, reason.title, reason.advice
-    if bound.part.id == "host" and used_unseen(v.account_rank):
+    if bound.part.id == "host" and used_unseen(run.account_rank):
         return verdict, _LAUNCHING, advise("host", case)
-    return verdict, _device_reason(v, bound) or _why(v, bound), _try(v, bound, case)
+    return verdict, _device_reason(run, bound) or _why(run, bound), _try(run, bound, case)
 
 
-def _no_training(c: Context) -> Head:
+def _no_training(c: JudgingContext) -> Head:
     """A program that has nothing to do with training needs no advice on it."""
     n = len(c.job.partials)
     who = "The program" if n == 1 else f"{n} processes"
@@ -109,7 +109,7 @@ def _no_training(c: Context) -> Head:
     return f"{who} ran for {short(c.run_s)} and did no training.", io, ""
 
 
-def _device_alone(c: Context) -> Head | None:
+def _device_alone(c: JudgingContext) -> Head | None:
     """What a profiler saw of the device, in a trace without steps."""
     rank = next((r for r in c.job.ranks if exact_device(r)), None)
     shares = None if rank is None else device_shares(rank)
@@ -129,10 +129,8 @@ def _device_alone(c: Context) -> Head | None:
 
 
 def _idles(d: DeviceShares, share: float, why: str) -> str:
-    n = round(100 * share)
-    points = "1 point" if n == 1 else f"{n} points"
     where = f", most of it in {stage_words(d.phase)}" if d.phase and why == _IDLES["host"] else ""
-    return f"The GPU idles {percent(d.idle)} of the time, {points} of it {why}{where}."
+    return f"The GPU is idle {percent(d.idle)} of the time: {percent(share)} {why}{where}."
 
 
 def _kernels(d: DeviceShares | None) -> str:
@@ -141,11 +139,11 @@ def _kernels(d: DeviceShares | None) -> str:
     return f"; {d.kind} kernels take {percent(d.account.kernels[d.kind] / d.account.busy_s)} of that"
 
 
-def _steps_seen(c: Context) -> str:
+def _steps_seen(c: JudgingContext) -> str:
     n = 0 if c.rank is None else len(c.rank.main.steps)
     if n:
         return f"A verdict needs 3 steps; {n} {'was' if n == 1 else 'were'} recorded."
-    marks = "no fetch.iter loop body, profiler step or compute.step was recorded."
+    marks = "no training step was recorded (a `fetch.iter` loop body, a profiler step or `compute.step`)."
     fetches = c.fetches
     if fetches:
         return f"{plural(fetches, 'batch was', 'batches were')} fetched, but {marks}"
@@ -159,12 +157,12 @@ def _reason(bound: Bound, findings: list[Finding]) -> Finding | None:
     return min(fit, key=lambda f: wanted.index(f.id), default=None)
 
 
-def _start_up(v: JudgedRun, bound: Bound, findings: list[Finding]) -> Finding | None:
+def _start_up(run: JudgedRun, bound: Bound, findings: list[Finding]) -> Finding | None:
     """What takes longer than all steady steps together: there is little to gain in those."""
     part = next((p for p in bound.beside if p.id == "startup"), None)
     if (
         part is None
-        or part.seconds <= v.account.whole_s
+        or part.seconds <= run.account.whole_s
         or bound.part.id not in {"compute", "other", "unseen"}
     ):
         return None
@@ -178,47 +176,47 @@ def _start_up(v: JudgedRun, bound: Bound, findings: list[Finding]) -> Finding | 
     )
 
 
-def _sentence(v: JudgedRun, b: Bound) -> str:
-    return _VERDICTS[b.part.id](v, b)
+def _sentence(run: JudgedRun, b: Bound) -> str:
+    return _VERDICTS[b.part.id](run, b)
 
 
-def _loop(v: JudgedRun) -> str:
+def _loop(run: JudgedRun) -> str:
     """What the steps do."""
-    flags = v.account_rank.main.steps.flags & INFERENCE
+    flags = run.account_rank.main.steps.flags & INFERENCE
     return "The inference" if 2 * np.count_nonzero(flags) > flags.size else "The training"
 
 
-def _input(v: JudgedRun, b: Bound) -> str:
-    words = input_words(input_seconds(v.account_rank))
-    n = len(v.account_rank.workers)
+def _input(run: JudgedRun, b: Bound) -> str:
+    words = input_words(input_seconds(run.account_rank))
+    n = len(run.account_rank.workers)
     share = percent(b.part.share)
-    if not v.account.knows_device:
-        return f"{_loop(v)} is input-bound: {share} of the steady time is spent waiting for data{words}."
+    if not run.account.knows_device:
+        return f"{_loop(run)} is input-bound: {share} of the steady time is spent waiting for data{words}."
     if n and words.endswith(")"):
         words = f"{words[:-1]}, {plural(n, 'loader worker')})"
     return f"The GPU waits for data: {share} of the steady time{words}."
 
 
-def _device(v: JudgedRun, b: Bound) -> str:
-    exact = exact_device(v.account_rank)
+def _device(run: JudgedRun, b: Bound) -> str:
+    exact = exact_device(run.account_rank)
     verdict = "The GPU is the bottleneck: it"
     if b.part.share >= ALWAYS:
         verdict += " always has work queued"
     else:
         verdict += f" has work queued {percent(b.part.share)} of the time"
-    d = device_shares(v.account_rank)
+    d = device_shares(run.account_rank)
     if not exact or d is None or d.kind is None or not d.account.busy_s:
         return f"{verdict}."
     busy = percent(d.account.kernels[d.kind] / d.account.busy_s)
     return f"{verdict}; {d.kind} kernels take {busy} of its busy time."
 
 
-def _host(v: JudgedRun, b: Bound) -> str:
+def _host(run: JudgedRun, b: Bound) -> str:
     share = percent(b.part.share)
-    if used_unseen(v.account_rank):
+    if used_unseen(run.account_rank):
         return f"GPU activity is unknown: the host launches work or waits for it {share} of the steady time."
-    d = device_shares(v.account_rank)
-    if exact_device(v.account_rank) and d is not None and d.idle > MENTION_SHARE:
+    d = device_shares(run.account_rank)
+    if exact_device(run.account_rank) and d is not None and d.idle > MENTION_SHARE:
         return _idles(d, min(b.part.share, d.idle), _IDLES["host"])
     where = f", most of it in {stage_words(b.part.stage)}" if b.part.stage else ""
     return (
@@ -227,14 +225,14 @@ def _host(v: JudgedRun, b: Bound) -> str:
     )
 
 
-def _compute(v: JudgedRun, b: Bound) -> str:
+def _compute(run: JudgedRun, b: Bound) -> str:
     stage = b.part.stage or "compute"
-    whole = max(v.account.whole_s, 1e-9)
-    mine = v.account.host.get(stage, b.part.seconds) / whole
+    whole = max(run.account.whole_s, 1e-9)
+    mine = run.account.host.get(stage, b.part.seconds) / whole
     if b.alone:
         return f"No bottleneck outside compute: {stage} is {percent(mine)} of the steady time{_besides(b)}."
     if stage == "optimizer" and mine >= OPTIMIZER_SHARE:
-        return f"{_loop(v)} is optimizer-bound: the optimizer takes {percent(mine)} of the steady time."
+        return f"{_loop(run)} is optimizer-bound: the optimizer takes {percent(mine)} of the steady time."
     if any(p.share > mine for p in b.beside if not p.of_run):
         return f"Compute is the largest part ({percent(b.part.share)}){_besides(b)}."
     return f"{stage.capitalize()} is the largest part ({percent(mine)}){_besides(b)}."
@@ -271,8 +269,8 @@ _BESIDE: dict[str, Callable[[Candidate], str]] = {
 }
 
 
-def _straggler(v: JudgedRun, b: Bound) -> str:
-    late = v.straggler
+def _straggler(run: JudgedRun, b: Bound) -> str:
+    late = run.straggler
     if late is None:
         return (
             f"Ranks take turns waiting for each other, {percent(b.part.share)} of the steady time: none is a"
@@ -285,30 +283,30 @@ def _straggler(v: JudgedRun, b: Bound) -> str:
     )
 
 
-def _startup(v: JudgedRun, b: Bound) -> str:
+def _startup(run: JudgedRun, b: Bound) -> str:
     cost = f"{short(b.part.seconds)}, {percent(b.part.share)} of the run"
-    if repeats(v.rank):
-        return f"Start-up costs most, and recurs in every epoch: {cost}."
-    imports = v.rank.main.phases.imports_us / 1e6
-    besides = ", not counting imports" if v.of_run(imports) >= MENTION_SHARE else ""
-    return f"Start-up costs most{besides}: {cost}."
+    if repeats(run.rank):
+        return f"Start-up costs the most, and recurs in every epoch: {cost}."
+    imports = run.rank.main.phases.imports_us / 1e6
+    besides = ", not counting imports" if run.of_run(imports) >= MENTION_SHARE else ""
+    return f"Start-up costs the most{besides}: {cost}."
 
 
-def _after_start(v: JudgedRun, b: Bound) -> str:
+def _after_start(run: JudgedRun, b: Bound) -> str:
     """Imports and set-up are no bottleneck of training, but they may be larger."""
-    phases = v.rank.main.phases
+    phases = run.rank.main.phases
     begun = (phases.imports_us + phases.before_us) / 1e6
     return " after the start" if b.part.of_run and begun > b.part.seconds else ""
 
 
-def _other(v: JudgedRun, b: Bound) -> str:
-    name = user_words(v.account_rank) or "work in no known stage"
-    return f"{_loop(v)} is bound by {name}: {percent(b.part.share)} of the steady time."
+def _other(run: JudgedRun, b: Bound) -> str:
+    name = user_words(run.account_rank) or "work in no known stage"
+    return f"{_loop(run)} is bound by {name}: {percent(b.part.share)} of the steady time."
 
 
-def _own_code(v: JudgedRun, b: Bound) -> str:
+def _own_code(run: JudgedRun, b: Bound) -> str:
     verdict = f"The program's own code is the largest part: {percent(b.part.share)} of the steady time"
-    places = own_code_places(v.account_rank)
+    places = own_code_places(run.account_rank)
     if not places:
         return f"{verdict} is in none of the stages of training."
     first = next(iter(places))
@@ -316,18 +314,18 @@ def _own_code(v: JudgedRun, b: Bound) -> str:
     return f"{verdict}, {most}in {first}."
 
 
-def _checkpoint(v: JudgedRun, b: Bound) -> str:
+def _checkpoint(run: JudgedRun, b: Bound) -> str:
     share = percent(b.part.share)
-    if v.account.knows_device and not b.part.of_run:
+    if run.account.knows_device and not b.part.of_run:
         return (
             f"The GPU waits for checkpoints: for {share} of the time the host writes or reads them and the"
             " GPU has at most their copies to do."
         )
     of = "run" if b.part.of_run else "steady time"
-    return f"{_loop(v)} is checkpoint-bound: {short(b.part.seconds)}, {share} of the {of}."
+    return f"{_loop(run)} is checkpoint-bound: {short(b.part.seconds)}, {share} of the {of}."
 
 
-def _unseen(v: JudgedRun, b: Bound) -> str:
+def _unseen(run: JudgedRun, b: Bound) -> str:
     what = "Most of the step" if b.part.share > MAJORITY else "The largest part of the step"
     return f"{what} cannot be seen: {percent(b.part.share)} of the steady time is in no annotated stage."
 
@@ -343,28 +341,28 @@ _VERDICTS: dict[str, Callable[[JudgedRun, Bound], str]] = {
     "own_code": _own_code,
     "checkpoint": _checkpoint,
     "unseen": _unseen,
-    "dependency": lambda v, b: (
+    "dependency": lambda run, b: (
         f"The GPU waits for itself: {percent(b.part.share)} of the time it has work queued that mostly waits"
         " for another stream or an event."
     ),
-    "transfer": lambda v, b: (
-        f"{_loop(v)} is transfer-bound: {percent(b.part.share)} of the steady time"
+    "transfer": lambda run, b: (
+        f"{_loop(run)} is transfer-bound: {percent(b.part.share)} of the steady time"
         " is spent moving data to or from the device."
     ),
-    "comm": lambda v, b: (
-        f"{_loop(v)} is communication-bound: {percent(b.part.share)} of the steady time"
+    "comm": lambda run, b: (
+        f"{_loop(run)} is communication-bound: {percent(b.part.share)} of the steady time"
         " is exposed communication."
     ),
-    "compilation": lambda v, b: (
-        f"Compilation is the largest part{_after_start(v, b)}: {short(b.part.seconds)},"
+    "compilation": lambda run, b: (
+        f"Compilation is the largest part{_after_start(run, b)}: {short(b.part.seconds)},"
         f" {percent(b.part.share)} of the run."
     ),
-    "evaluation": lambda v, b: (
-        f"Evaluation is the largest part{_after_start(v, b)}: {short(b.part.seconds)},"
+    "evaluation": lambda run, b: (
+        f"Evaluation is the largest part{_after_start(run, b)}: {short(b.part.seconds)},"
         f" {percent(b.part.share)} of the {'run' if b.part.of_run else 'time'}."
     ),
-    "between_steps": lambda v, b: (
-        f"The time between steps is the largest part{_after_start(v, b)}: {short(b.part.seconds)},"
+    "between_steps": lambda run, b: (
+        f"The time between steps is the largest part{_after_start(run, b)}: {short(b.part.seconds)},"
         f" {percent(b.part.share)} of the {'run' if b.part.of_run else 'time'}, in no step"
         f"{f', most of it in {b.part.stage}' if b.part.stage else ''}."
     ),
@@ -379,55 +377,55 @@ def _profiled(d: DeviceShares, ident: str) -> str | None:
         return f"Largest kernels: {', '.join(kernels)} of the kernel time."
     if ident == "host" and (where := host_whereabouts(a)):
         return (
-            f"While it idles the host is in {where}; {plural(a.launches, 'launch', 'launches')},"
+            f"While the GPU is idle, the host is in {where}; {plural(a.launches, 'launch', 'launches')},"
             f" {a.launch_delay_us or 0:.3g} us each from call to start."
         )
     return None
 
 
-def _device_reason(v: JudgedRun, b: Bound) -> str | None:
-    d = device_shares(v.account_rank)
+def _device_reason(run: JudgedRun, b: Bound) -> str | None:
+    d = device_shares(run.account_rank)
     if b.part.id not in {"device", "host"} or d is None:
         return None
-    if exact_device(v.account_rank):
+    if exact_device(run.account_rank):
         return _profiled(d, b.part.id)
     lag = "falls behind the host" if b.part.id == "device" else "keeps up with the host"
     return f"At phase boundaries the device {lag}; a profiler window would name the kernels."
 
 
-def _why(v: JudgedRun, b: Bound) -> str:
+def _why(run: JudgedRun, b: Bound) -> str:
     """Both values: what the part takes, and what it is compared with."""
     p, n = b.part, max(1, b.steps)
-    step = v.account.step_s
-    if p.of_run and v.whole_s <= 0:
-        return f"The run takes {short(v.run_s)}, and all of its steps are part of that."
+    step = run.account.step_s
+    if p.of_run and run.whole_s <= 0:
+        return f"The run takes {short(run.run_s)}, and all of its steps are part of that."
     if p.of_run or p.id == "evaluation":
-        return f"The run takes {short(v.run_s)}, its last {plural(n, 'step')} {short(step)} each."
-    stages = v.account.host
+        return f"The run takes {short(run.run_s)}, its last {plural(n, 'step')} {short(step)} each."
+    stages = run.account.host
     if p.is_compute:
-        name = "compute" if v.account_rank.main.unnamed_compute else "forward"
+        name = "compute" if run.account_rank.main.unnamed_compute else "forward"
         parts = [f"{name} {short(stages['forward'] / n)}"] if stages["forward"] else []
         parts += [f"{s} {short(stages[s] / n)}" for s in ("backward", "optimizer") if stages[s]]
         # Loading that was not seen may have taken time all the same.
-        loaded = v.account.seconds["input"]
-        waiting = loaded > 0 or "fetch_wait" not in unseen_stages(v.account_rank)
+        loaded = run.account.seconds["input"]
+        waiting = loaded > 0 or "fetch_wait" not in unseen_stages(run.account_rank)
         loading = f"; waiting for data {short(loaded / n)}" if waiting else ""
         return f"Of each {short(step)} step: {', '.join(parts)}{loading}."
     spent = f"{short(p.seconds / n)} of each {short(step)} step"
-    if v.account.whole_s > 1.01 * step * n:  # a part may lie between steps, too
-        spent = f"{short(p.seconds / n)} of the {short(v.account.whole_s / n)} from step to step"
-    compute = v.account.seconds["host"] + v.account.seconds["device"]
+    if run.account.whole_s > 1.01 * step * n:  # a part may lie between steps, too
+        spent = f"{short(p.seconds / n)} of the {short(run.account.whole_s / n)} from step to step"
+    compute = run.account.seconds["host"] + run.account.seconds["device"]
     return f"{spent}, compute {short(compute / n)}." if compute else f"{spent}; no compute was seen."
 
 
-def _place(v: JudgedRun, b: Bound) -> str:
+def _place(run: JudgedRun, b: Bound) -> str:
     if b.part.id == "between_steps":
         return b.part.stage or ""
-    return next(iter(own_code_places(v.account_rank)), "") if b.part.id == "own_code" else ""
+    return next(iter(own_code_places(run.account_rank)), "") if b.part.id == "own_code" else ""
 
 
-def _try(v: JudgedRun, b: Bound, case: Case) -> str:
-    p, rank = b.part, v.account_rank
+def _try(run: JudgedRun, b: Bound, case: Case) -> str:
+    p, rank = b.part, run.account_rank
     loading = input_kind(input_seconds(rank))
     if p.id == "input":
         return advise(loading, case)

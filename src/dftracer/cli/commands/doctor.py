@@ -142,7 +142,7 @@ def _other_packages() -> tuple[bool, str]:
     )
     if hiding:
         return False, (
-            f"{_listed(hiding)} a folder dftracer/ elsewhere, and the first on sys.path wins"
+            f"{_listed(hiding)} a directory dftracer/ elsewhere, and the first on sys.path wins"
             f" (here {home}): pip uninstall {' '.join(name.split()[0] for name in hiding)}"
         )
     return True, "no other distribution owns files in dftracer/"

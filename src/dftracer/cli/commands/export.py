@@ -27,7 +27,9 @@ _SUFFIXES = {"chrome": ".json", "perfetto": ".json", "parquet": ".parquet", "csv
 
 
 class Export(Verb):
-    help = "Write the events in another format: chrome (Perfetto), parquet, csv, arrow, or a folder for HTA."
+    help = (
+        "Write the events in another format: chrome (Perfetto), parquet, csv, arrow, or a directory for HTA."
+    )
     example = """\
 dftracer export traces/ -o trace.json.gz
 dftracer export traces/ --cat POSIX -o io.parquet
@@ -39,7 +41,7 @@ dftracer export traces/ --rows -o steps.parquet"""
         parser.add_argument(
             "--to",
             choices=sorted([*_SUFFIXES, "hta"]),
-            help="the format (default: by the suffix of -o, or chrome); hta writes a folder of Kineto files",
+            help="the format (default: by the suffix of -o, or chrome); hta writes a directory of Kineto files",
         )
         parser.add_argument(
             "--rows",
@@ -164,7 +166,7 @@ def _write_for_hta(args: argparse.Namespace) -> int:
 
     folder = Path(args.output or "hta")
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not args.force)):
-        raise CommandError(f"{folder} already exists; name an empty folder with -o, or use -f")
+        raise CommandError(f"{folder} already exists; name an empty directory with -o, or use -f")
     if len(args.paths) != 1 or not Path(args.paths[0]).is_dir():
         raise CommandError("--to hta takes one directory of PyTorch's traces")
     try:
@@ -190,7 +192,7 @@ def _write_kineto_folder(directory: Path, folder: Path) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / COPIES).exists() and any(is_torch_name(path.name) for path in folder.iterdir()):
         raise CommandError(
-            f"{folder} contains traces that were not made by this command; name another folder"
+            f"{folder} contains traces that were not made by this command; name another directory"
         )
     mark(folder, COPIES)
     written = []

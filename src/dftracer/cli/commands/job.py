@@ -157,7 +157,7 @@ dftracer goodput traces/ --html goodput.html"""
             note = "some traces are gone; their figures come from step rows"
             print(f"dftracer goodput: {note}", file=sys.stderr)
         if found.left_out and not args.quiet and args.name is None:
-            others = f"{plural(len(found.left_out), 'other run')} in the same place"
+            others = f"{plural(len(found.left_out), 'other run')} in the same directory"
             are_not = "is not an attempt" if len(found.left_out) == 1 else "are not attempts"
             note = f"{others} {are_not} of this job; select runs with --name"
             print(f"dftracer goodput: {note}", file=sys.stderr)
@@ -285,7 +285,7 @@ def _directory(given: str | None) -> Path:
     if not path.exists():
         raise CommandError(f"{given} does not exist")
     if not path.is_dir():
-        raise CommandError(f"{given} is not a directory; give the one that the traces are in")
+        raise CommandError(f"{given} is not a directory; give the directory that contains the traces")
     return path
 
 
@@ -314,11 +314,9 @@ dftracer trigger traces/20260102-030405 --steps 20"""
         parser.add_argument("--steps", type=int, default=5, metavar="N", help="how many steps to keep")
 
     def run(self, args: argparse.Namespace) -> int:
-        folder = recording_now() if args.directory is None else Path(args.directory)
         if args.steps < 1:
             raise CommandError("--steps must be at least 1")
-        if not folder.is_dir():
-            raise CommandError(f"{folder}: no such directory")
+        folder = _directory(args.directory)
         running, all_kept = _running_in(folder)
         folders = sorted({file.parent for file in running.values()})
         first = _next_step(folder) if folders else 0
@@ -410,9 +408,7 @@ dftracer ship --keep traces/ s3://bucket/job"""
         from dftracer.cli.shipping import Shipper
         from dftracer.load.remote import is_url
 
-        folder = Path(args.folder)
-        if not folder.is_dir():
-            raise CommandError(f"{folder} is not a directory")
+        folder = _directory(args.folder)
         if not is_url(args.url):
             raise CommandError(f"{args.url} is not a URL like s3://bucket/job")
         shipper = Shipper(folder, args.url)

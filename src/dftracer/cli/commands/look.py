@@ -284,7 +284,7 @@ def _port(text: str) -> int:
 
 class Top(Verb):
     help = (
-        "Watch a run: phases of the last steps per rank, rates, loader wait, device, I/O, hottest files,"
+        "Watch a run: stages of the last steps per rank, rates, loader wait, device, I/O, hottest files,"
         " drops."
     )
     example = """\
@@ -301,7 +301,7 @@ dftracer top traces/ --once --json"""
             help="a directory of traces, or a process id (default: where this user's programs are recording,"
             " otherwise the newest run under traces/ or in the current directory)",
         )
-        parser.add_argument("--once", action="store_true", help="print one frame and exit, for scripts")
+        parser.add_argument("--once", action="store_true", help="print one snapshot and exit, for scripts")
         parser.add_argument(
             "--last",
             type=_seconds,
@@ -314,25 +314,25 @@ dftracer top traces/ --once --json"""
             type=_seconds,
             default=1.0,
             metavar="SECONDS",
-            help="time between two frames (default: 1)",
+            help="time between two snapshots (default: 1)",
         )
 
     def run(self, args: argparse.Namespace) -> int:
         paths = _folders_of(args.target)
         from dftracer.live import Recent
-        from dftracer.report.moment import take_frame
-        from dftracer.top import print_frame, run_screen
+        from dftracer.report.snapshot import take_snapshot
+        from dftracer.top import print_snapshot, run_screen
 
         with Recent(paths, args.last) as recent:
             try:
                 if args.once or args.json or not sys.stdout.isatty():
-                    frame = take_frame(recent)
+                    snapshot = take_snapshot(recent)
                     if args.json:
-                        print_json(frame.to_json())
+                        print_json(snapshot.to_json())
                     else:
-                        print_frame(frame, console())
+                        print_snapshot(snapshot, console())
                     return EXIT_OK
-                run_screen(lambda: take_frame(recent), args.interval)
+                run_screen(lambda: take_snapshot(recent), args.interval)
             except NoTraces as problem:
                 raise CommandError(f"{', '.join(map(str, paths))}: {problem}") from None
         return EXIT_OK

@@ -95,7 +95,7 @@ dftracer run -o s3://bucket/job -- python train.py"""
         run_id: str,
         url: str | None,
     ) -> int:
-        """Stay, to say at the end what came of it."""
+        """Run the program as a child, then report what was recorded."""
         import contextlib
         from pathlib import Path
 
@@ -116,11 +116,7 @@ dftracer run -o s3://bucket/job -- python train.py"""
         if not args.quiet:
             result = _where(written)
             if not written:
-                result = "nothing was recorded: no process had an annotation (from dftracer.python import ai)"
-                if args.no_io:
-                    result += ", and --no-io left out the I/O"
-                elif library is None:
-                    result += ", and this build does not intercept I/O"
+                result = f"nothing was recorded: {_why_nothing(args, library)}"
             if written and not args.report:
                 _print_verdict(written)
             if not written or url is None:
@@ -155,7 +151,7 @@ class _Shipping:
             print(f"dftracer run: not shipping: {error}", file=sys.stderr)
 
     def end(self, args: argparse.Namespace) -> None:
-        """Never in the way of the program's exit code."""
+        """Must not affect the program's exit code."""
         try:
             if self._shipper is None:
                 return
@@ -193,6 +189,21 @@ def _environment(
 # --- When the program has ended
 
 _SUFFIXES = (".pfw", ".pfw.gz")
+
+
+def _why_nothing(args: argparse.Namespace, library: str | None) -> str:
+    """Each way to record something, and why it did not."""
+    reasons = [
+        "--no-auto left out PyTorch training steps" if args.no_auto else "no PyTorch training step was seen",
+        "no annotation ran (from dftracer.python import ai)",
+    ]
+    if args.no_io:
+        reasons.append("--no-io left out the I/O")
+    elif library is None:
+        reasons.append("this build does not intercept I/O")
+    else:
+        reasons.append("no I/O on traced files was seen")
+    return f"{', '.join(reasons[:-1])}, and {reasons[-1]}"
 
 
 def _traces_of_run(run: str, directory: Path, note: Path) -> list[Path]:

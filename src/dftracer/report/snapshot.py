@@ -39,7 +39,7 @@ class RankRow:
 
 
 @dataclass
-class Frame:
+class Snapshot:
     """Everything that is shown."""
 
     time_us: int
@@ -64,13 +64,13 @@ class Frame:
         return asdict(self)
 
 
-def take_frame(recent: Recent) -> Frame:
+def take_snapshot(recent: Recent) -> Snapshot:
     """Look at the run now. Raises NoTraces if there is nothing to look at."""
     copies = recent.refresh()
     if not any(file.state == "running" for file in recent.files):
         rows, _ = rows_left(recent.paths)
         if rows or not recent.files:
-            return _frame_of_rows(recent, rows)
+            return _snapshot_of_rows(recent, rows)
     infos = recent.processes
     if all(
         f.pid is None and f.size and infos[f.path].pid < 0 and not recent.last_us(f) for f in recent.files
@@ -87,7 +87,7 @@ def take_frame(recent: Recent) -> Frame:
     for file in live.values():
         states[file.state] = states.get(file.state, 0) + 1
     main = next((i for p, i in infos.items() if p in live and i.command), None)
-    return Frame(
+    return Snapshot(
         time_us=recent.now_us,
         seconds=round(seconds, 3),
         run=newest,
@@ -108,7 +108,7 @@ def take_frame(recent: Recent) -> Frame:
     )
 
 
-def _frame_of_rows(recent: Recent, everyone: list[RowFile]) -> Frame:
+def _snapshot_of_rows(recent: Recent, everyone: list[RowFile]) -> Snapshot:
     """The last seconds of a run whose traces are gone: what its step rows tell, and nothing else."""
     if not everyone:
         raise NoTraces("there are no traces, and none is being written")
@@ -136,7 +136,7 @@ def _frame_of_rows(recent: Recent, everyone: list[RowFile]) -> Frame:
         sum(int(table[:, COLUMNS.index(c)].sum()) for f in lately for table in (f.steps, f.between)) / seconds
         for c in ("read_bytes", "written_bytes")
     ]
-    return Frame(
+    return Snapshot(
         time_us=now,
         seconds=round(seconds, 3),
         run=everyone[0].run,

@@ -120,8 +120,8 @@ class Spans:
 
 
 @dataclass
-class Part:
-    """One process, ready to be drawn."""
+class DrawnProcess:
+    """One process, or its ledger, ready to be drawn; the steps of a run are cached in the same form."""
 
     info: dict[str, Any]  # who it is: see describe() in reading.py
     pairs: list[tuple[str, str, int]] = field(default_factory=list)  # category, name, kind
@@ -170,9 +170,9 @@ class Part:
         return int(at[row]), int(at[row + 1])
 
 
-def build_part(
+def lay_out(
     info: dict[str, Any], pairs: list[tuple[str, str, int]], paths: list[str], spans: Spans
-) -> tuple[Part, Ints]:
+) -> tuple[DrawnProcess, Ints]:
     """Put spans on rows; also returns where each of the given spans went."""
     n = len(spans)
     tids, lane = np.unique(spans.tid, return_inverse=True)
@@ -193,8 +193,8 @@ def build_part(
     if n:
         same_row = key[1:] == key[:-1]
         end[:-1][same_row] = np.minimum(end[:-1], start[1:])[same_row]
-    part = Part(info, pairs, paths)
-    part.columns = {
+    drawn = DrawnProcess(info, pairs, paths)
+    drawn.columns = {
         "start": start,
         "end": end,
         "pair": spans.pair[order],
@@ -204,24 +204,24 @@ def build_part(
         "row_depth": (key[first] % deepest).astype(np.int64) if n else np.empty(0, np.int64),
         "row_at": at,
     }
-    _sum_up(part)
+    _sum_up(drawn)
     place = np.empty(n, np.int64)
     place[order] = np.arange(n)
-    part.columns.update(_launches(spans.correlation[order], part))
-    return part, place
+    drawn.columns.update(_launches(spans.correlation[order], drawn))
+    return drawn, place
 
 
-def _sum_up(part: Part) -> None:
+def _sum_up(drawn: DrawnProcess) -> None:
     """For each row the classes in it, and the time of each up to every block of spans."""
-    of_pair = part.class_of_pair()
-    at = part.row_at
+    of_pair = drawn.class_of_pair()
+    at = drawn.row_at
     classes: list[npt.NDArray[np.uint8]] = []
     sums: list[Ints] = []
     sums_at, classes_at = [0], [0]
-    for row in range(part.rows):
+    for row in range(drawn.rows):
         low, high = int(at[row]), int(at[row + 1])
-        cls = of_pair[part.pair[low:high]]
-        length = part.end[low:high] - part.start[low:high]
+        cls = of_pair[drawn.pair[low:high]]
+        length = drawn.end[low:high] - drawn.start[low:high]
         present = np.unique(cls)
         blocks = -(-(high - low) // BLOCK)
         table = np.zeros((blocks + 1, present.size), np.int64)
@@ -233,20 +233,20 @@ def _sum_up(part: Part) -> None:
         sums.append(table.reshape(-1))
         classes_at.append(classes_at[-1] + present.size)
         sums_at.append(sums_at[-1] + table.size)
-    part.columns["classes"] = np.concatenate([np.empty(0, np.uint8), *classes])
-    part.columns["sums"] = np.concatenate([np.empty(0, np.int64), *sums])
-    part.columns["row_classes_at"] = np.array(classes_at, np.int64)
-    part.columns["row_sums"] = np.array(sums_at, np.int64)
+    drawn.columns["classes"] = np.concatenate([np.empty(0, np.uint8), *classes])
+    drawn.columns["sums"] = np.concatenate([np.empty(0, np.int64), *sums])
+    drawn.columns["row_classes_at"] = np.array(classes_at, np.int64)
+    drawn.columns["row_sums"] = np.array(sums_at, np.int64)
 
 
-def _launches(correlation: Ints, part: Part) -> dict[str, npt.NDArray[Any]]:
+def _launches(correlation: Ints, drawn: DrawnProcess) -> dict[str, npt.NDArray[Any]]:
     """Pairs of spans with the same number: a call on the host, and what it started on the device."""
     with_number = np.flatnonzero(correlation >= 0)
     nothing = np.empty(0, np.int64)
     if with_number.size == 0:
         return {"launch_from": nothing, "launch_to": nothing}
-    row = np.searchsorted(part.row_at, with_number, side="right") - 1
-    on_device = np.isin(part.row_tid[row], part.info["devices"])
+    row = np.searchsorted(drawn.row_at, with_number, side="right") - 1
+    on_device = np.isin(drawn.row_tid[row], drawn.info["devices"])
     calls, work = with_number[~on_device], with_number[on_device]
     calls = calls[np.argsort(correlation[calls], kind="stable")]
     if calls.size == 0 or work.size == 0:
@@ -288,11 +288,11 @@ class RowPicture:
 
 
 def draw_row(
-    part: Part, row: int, t0: int, t1: int, width: int, visible: npt.NDArray[np.bool_], of_pair: Any
+    drawn: DrawnProcess, row: int, t0: int, t1: int, width: int, visible: npt.NDArray[np.bool_], of_pair: Any
 ) -> RowPicture:
-    """One row; `visible` says which classes of the part are shown, `of_pair` the class of each pair."""
-    low, high = part.row_span(row)
-    start, end = part.start[low:high], part.end[low:high]
+    """One row; `visible` says which classes of the process are shown, `of_pair` the class of each pair."""
+    low, high = drawn.row_span(row)
+    start, end = drawn.start[low:high], drawn.end[low:high]
     first = int(np.searchsorted(end, t0, side="right"))
     # A zero-length span at the very beginning ends there and is still visible.
     while first > 0 and start[first - 1] >= t0:
@@ -301,25 +301,25 @@ def draw_row(
     if last - first <= width // 2:
         spans = np.arange(first, last)
         if not visible.all():
-            spans = spans[visible[of_pair[part.pair[low + first : low + last]]]]
+            spans = spans[visible[of_pair[drawn.pair[low + first : low + last]]]]
         return RowPicture(spans + low)
-    return RowPicture(bins=_bins(part, row, (t0, t1, width), visible, of_pair))
+    return RowPicture(bins=_bins(drawn, row, (t0, t1, width), visible, of_pair))
 
 
 def _bins(
-    part: Part, row: int, window: tuple[int, int, int], visible: npt.NDArray[np.bool_], of_pair: Any
+    drawn: DrawnProcess, row: int, window: tuple[int, int, int], visible: npt.NDArray[np.bool_], of_pair: Any
 ) -> Bins:
     t0, t1, width = window
-    low, high = part.row_span(row)
+    low, high = drawn.row_span(row)
     shown = np.zeros(256, bool)
     shown[: visible.size] = visible
     raw = pixels(
-        part.start[low:high],
-        part.end[low:high],
-        part.pair[low:high],
+        drawn.start[low:high],
+        drawn.end[low:high],
+        drawn.pair[low:high],
         of_pair,
-        part.classes[int(part.row_classes_at[row]) : int(part.row_classes_at[row + 1])],
-        part.sums[int(part.row_sums[row]) : int(part.row_sums[row + 1])],
+        drawn.classes[int(drawn.row_classes_at[row]) : int(drawn.row_classes_at[row + 1])],
+        drawn.sums[int(drawn.row_sums[row]) : int(drawn.row_sums[row + 1])],
         BLOCK,
         shown,
         t0,
