@@ -250,7 +250,16 @@ def test_exported_lanes_never_overlap_and_time_is_relative(tmp_path: Path) -> No
 
 
 def test_doctor_and_completion() -> None:
-    answer = _json(dftracer("doctor", "--quick", "--json"))
+    command = str(Path(sys.executable).with_name("dftracer"))  # it passes on what Python would not know
+    told = subprocess.run(
+        [command, "doctor", "--quick", "--json"],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answer = json.loads(told.stdout)
+    assert "no DFTRACER_ variable is set" in {c["text"] for c in answer["checks"] if c["check"] == "settings"}
     assert {c["check"] for c in answer["checks"]} >= {
         "python",
         "recorder",

@@ -46,7 +46,7 @@ _PASS_THEIR_SIGNALS_ON = frozenset(
         "script",
     ]
 )
-_LAUNCHER_SAW = "DFTRACER_IGNORED_SIGNALS"
+LAUNCHER_SAW = "DFTRACER_IGNORED_SIGNALS"  # from native/launcher.cpp, no setting
 _SENT_BY_KERNEL = 0x80  # SI_KERNEL: a key of the terminal, which the whole group receives
 _TERMINAL_SIGNALS = frozenset(
     (
@@ -138,7 +138,7 @@ def _flush() -> None:
 
 def _inherited_signals(env: dict[str, str]) -> frozenset[int]:
     """Which signals that Python ignores were ignored before it; removes the launcher's variable."""
-    seen = env.pop(_LAUNCHER_SAW, None)
+    seen = env.pop(LAUNCHER_SAW, None)
     if seen is not None:
         return frozenset(number for number in _CHANGED_BY_PYTHON if str(int(number)) in seen.split(","))
     return _ignored_by(os.getppid())  # `python -m dftracer.cli`

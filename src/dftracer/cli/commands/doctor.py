@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from dftracer import __version__
 from dftracer._packages import Requirement, advice, extras, module_of, not_loading
+from dftracer.cli.launching import LAUNCHER_SAW
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, Verb
 from dftracer.cli.outputs import print_json, print_wrapped
 
@@ -59,7 +60,7 @@ class Doctor(Verb):
         check("trace directory", _disk(args.directory))
         check("shared memory", _shared_memory(), needed=False)
         check("left over", _left_over(args.directory), needed=False)
-        on = {k: v for k, v in sorted(os.environ.items()) if k.startswith("DFTRACER_")}
+        on = {k: v for k, v in sorted(os.environ.items()) if k.startswith("DFTRACER_") and k != LAUNCHER_SAW}
         check(
             "settings",
             (True, ", ".join(f"{k}={v}" for k, v in on.items()) or "no DFTRACER_ variable is set"),
