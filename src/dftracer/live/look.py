@@ -55,7 +55,7 @@ def look(paths: Paths) -> list[LiveFile]:
     # Listed before the rings are read: a file that is renamed in between is then found only under its
     # new name, because the old one is gone.
     names = find_traces([p for p in given if p.exists()])
-    for ring in _core.ring_paths([*(str(p) for p in given if p.is_dir()), *requested_places()]):
+    for ring in _core.ring_paths([*(str(p) for p in given if p.is_dir()), *requested_directories()]):
         seen = _core.peek_ring(ring)
         if seen is None or not _is_below(Path(seen["trace"]), given):
             continue
@@ -80,10 +80,10 @@ def look(paths: Paths) -> list[LiveFile]:
     return sorted(found.values(), key=lambda f: f.path)
 
 
-def requested_places() -> list[str]:
+def requested_directories() -> list[str]:
     """Where the user wants rings to be."""
-    place = os.environ.get("DFTRACER_RING_DIR")
-    return [place] if place else []
+    directory = os.environ.get("DFTRACER_RING_DIR")
+    return [directory] if directory else []
 
 
 def _is_below(trace: Path, given: Iterable[Path]) -> bool:
@@ -201,7 +201,7 @@ _NAMES = ("DFTRACER_SESSION", "DFTRACER_LOG_FILE")
 def running_directories() -> list[Path]:
     """Where this user's processes are writing traces, the youngest process first."""
     found: dict[Path, int] = {}
-    for ring in _core.ring_paths(requested_places()):
+    for ring in _core.ring_paths(requested_directories()):
         seen = _core.peek_ring(ring)
         if seen is not None and seen["state"] == "running":
             folder = Path(seen["trace"]).parent
@@ -213,7 +213,7 @@ def traces_of_process(pid: int) -> list[Path]:
     """The directories that a process and its children write traces to; empty if none is known."""
     family = _family(pid)
     folders: dict[Path, None] = {}
-    for ring in _core.ring_paths(requested_places()):
+    for ring in _core.ring_paths(requested_directories()):
         seen = _core.peek_ring(ring)
         if seen is not None and seen["pid"] in family:
             folders[Path(seen["trace"]).parent] = None
