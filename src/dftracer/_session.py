@@ -179,13 +179,13 @@ def _local(name: str | None) -> str | None:
     url = SETTINGS.log_file if name is None else name
     if "://" not in url:
         return name
-    place = _core.spool_path(url)
+    spooled = _core.spool_path(url)
     from dftracer import _inherited  # noqa: PLC0415 - with tracing on only
 
-    if place != url and not _inherited.announced_session() and not _config.rank_info().rank:
-        folder, target = os.path.dirname(place), url.rpartition("/")[0]
+    if spooled != url and not _inherited.announced_session() and not _config.rank_info().rank:
+        folder, target = os.path.dirname(spooled), url.rpartition("/")[0]
         _messages.always(f"the traces are still in {folder}; dftracer ship {folder} {target} sends them")
-    return name if name is None else place
+    return name if name is None else spooled
 
 
 def _hint_that_it_is_off() -> None:
@@ -357,17 +357,17 @@ def note_exception() -> None:
         return
     _core.log_metadata("PR", "exception", type(error).__name__)
     _core.log_metadata("PR", "exception_us", str(_core.time_ns() // 1000))
-    text, place = describe_exception(error)
+    text, line = describe_exception(error)
     if text:
         _core.log_metadata("PR", "exception_text", text)
-    if place:
-        _core.log_metadata("PR", "exception_at", place)
+    if line:
+        _core.log_metadata("PR", "exception_at", line)
 
 
 def describe_exception(error: BaseException) -> tuple[str, str]:
     """What an exception says, on one line, and the line of the program it comes from."""
-    text, place = _passed_on(error) or (_text_of(error), _line_of_traceback(error.__traceback__))
-    return text[:_LONGEST_TEXT], place
+    text, line = _passed_on(error) or (_text_of(error), _line_of_traceback(error.__traceback__))
+    return text[:_LONGEST_TEXT], line
 
 
 def _text_of(error: BaseException) -> str:
@@ -379,7 +379,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def _passed_on(error: BaseException) -> tuple[str, str] | None:
-    """For an error that torch passes on from a loader worker: its text and place, from the traceback inside.
+    """For an error that torch passes on from a loader worker: its text and line, from the traceback inside.
 
     The line that asked for the batch explains nothing.
     """
@@ -402,20 +402,20 @@ def _passed_on(error: BaseException) -> tuple[str, str] | None:
 
 
 def _line_of_traceback(traceback: TracebackType | None) -> str:
-    places = []
+    lines = []
     while traceback is not None:
-        places.append((traceback.tb_frame.f_code.co_filename, traceback.tb_lineno))
+        lines.append((traceback.tb_frame.f_code.co_filename, traceback.tb_lineno))
         traceback = traceback.tb_next
-    return _innermost_program_line(places)
+    return _innermost_program_line(lines)
 
 
-def _innermost_program_line(places: Iterable[tuple[str, int]]) -> str:
+def _innermost_program_line(lines: Iterable[tuple[str, int]]) -> str:
     """The innermost line of the program itself, otherwise the innermost of all."""
     last = own = ""
     packages = (p for p in sys.path if p.endswith("-packages"))
     libraries = tuple({os.path.dirname(os.__file__), os.path.dirname(dftracer.__file__), *packages})
-    for file, line in places:
-        last = f"{file}:{line}"
+    for file, number in lines:
+        last = f"{file}:{number}"
         if not file.startswith(("<", *libraries)):
             own = last
     return own or last

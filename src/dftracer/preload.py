@@ -42,11 +42,11 @@ def _linked(name: str) -> Path:
     from pathlib import Path  # noqa: PLC0415
 
     library = Path(name)
-    place = Path(f"/dev/shm/dftracer-{os.geteuid()}")
-    link = place / f"library-{hashlib.sha256(os.fsencode(library)).hexdigest()[:16]}"
+    directory = Path(f"/dev/shm/dftracer-{os.geteuid()}")
+    link = directory / f"library-{hashlib.sha256(os.fsencode(library)).hexdigest()[:16]}"
     with contextlib.suppress(OSError):  # without the link, the library's own path is used
-        place.mkdir(mode=0o700, exist_ok=True)
-        status = place.lstat()
+        directory.mkdir(mode=0o700, exist_ok=True)
+        status = directory.lstat()
         if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077:
             with contextlib.suppress(FileExistsError):
                 link.symlink_to(library.parent)

@@ -517,7 +517,7 @@ def test_events_that_wait_for_a_trace_which_cannot_be_created_are_told(tmp_path:
         for words in (["info"], ["report"], ["merge", "-o", tmp_path / "out.pfw.gz"]):
             refused = _command(*words, traces)
             assert refused.returncode == 2
-            assert "300 events of a killed process wait" in refused.stderr, refused.stderr
+            assert "300 events of a killed process are still in its ring" in refused.stderr, refused.stderr
             assert "repair --rings -o" in refused.stderr
         assert _command("repair", "--rings", "-o", tmp_path / "rescued").returncode == 0
         assert _forwards(tmp_path / "rescued") == list(range(300))

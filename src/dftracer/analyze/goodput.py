@@ -105,7 +105,9 @@ class Goodput:
     """The time of a job, which is the sum of its parts."""
 
     attempts: list[Attempt]
-    left_out: list[str] = field(default_factory=list)  # runs in the same place that are not attempts of it
+    left_out: list[str] = field(
+        default_factory=list
+    )  # runs in the same directory that are not attempts of it
 
     @property
     def start(self) -> int:

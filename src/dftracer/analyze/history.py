@@ -1,4 +1,4 @@
-"""The runs in a place, one row each, the newest first.
+"""The runs below a directory, one row each, the newest first.
 
 A row takes an analysis, so it is kept beside the traces: a second look reads only runs whose files changed.
 """
@@ -117,12 +117,12 @@ class _Cache:
     """Heads of files and rows of runs, each with what its files looked like."""
 
     def __init__(self, root: Path) -> None:
-        self.places = cache_file(root)
+        self.cache_files = cache_file(root)
         self.heads: dict[str, Any] = {}
         self.rows: dict[str, Any] = {}
-        for place in self.places:
+        for file in self.cache_files:
             try:
-                kept = json.loads(place.read_text(encoding="utf-8"))
+                kept = json.loads(file.read_text(encoding="utf-8"))
                 if kept["format"] == _CACHE_FORMAT:
                     self.heads, self.rows = kept["heads"], kept["rows"]
                     return
@@ -138,12 +138,12 @@ class _Cache:
         if heads == self.heads and rows == self.rows:
             return
         text = json.dumps({"format": _CACHE_FORMAT, "heads": heads, "rows": rows}, separators=(",", ":"))
-        for place in self.places:
-            temporary = place.with_name(f".{place.name}.{os.urandom(6).hex()}")
+        for file in self.cache_files:
+            temporary = file.with_name(f".{file.name}.{os.urandom(6).hex()}")
             try:
-                place.parent.mkdir(parents=True, exist_ok=True)
+                file.parent.mkdir(parents=True, exist_ok=True)
                 temporary.write_text(text, encoding="utf-8")
-                temporary.replace(place)
+                temporary.replace(file)
                 return
             except OSError:
                 continue

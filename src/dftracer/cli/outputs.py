@@ -186,10 +186,10 @@ class OutputNames:
 
 @contextlib.contextmanager
 def appearing(path: Path) -> Iterator[Path]:
-    """A place to write to; `path` appears, complete, when the block ends, and not at all if the block fails
-    or removes the place.
+    """A temporary file to write to; `path` appears, complete, when the block ends, and not at all if the block
+    fails or removes the file.
 
-    The place is hidden and is not named like a trace, so leftovers from a crash are never read.
+    The file is hidden and is not named like a trace, so leftovers from a crash are never read.
     """
     real = Path(os.path.realpath(path))
     if real.exists() and not real.is_file():  # a terminal, a pipe, /dev/null
@@ -197,20 +197,20 @@ def appearing(path: Path) -> Iterator[Path]:
         return
     before = identity(real)
     # Not named after the process: containers that share a directory have equal pids.
-    place = real.with_name(f".dftracer-{os.urandom(8).hex()}.part")
+    temporary = real.with_name(f".dftracer-{os.urandom(8).hex()}.part")
     try:
-        yield place
-        if place.exists():
-            _put(place, real, before)
+        yield temporary
+        if temporary.exists():
+            _put(temporary, real, before)
     finally:
         with contextlib.suppress(OSError):  # what went wrong before matters more
-            place.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str, errors: str = "backslashreplace") -> None:
     """Write a whole text file; names in a trace need not be valid UTF-8."""
-    with appearing(path) as place:
-        place.write_text(text, encoding="utf-8", errors=errors)
+    with appearing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", errors=errors)
 
 
 def write_page(args: argparse.Namespace, text: str, summary: str) -> None:
@@ -221,14 +221,14 @@ def write_page(args: argparse.Namespace, text: str, summary: str) -> None:
         print(f"{path}: {summary}", file=sys.stderr if args.json else sys.stdout)
 
 
-def _put(place: Path, real: Path, before: tuple[int, int] | None) -> None:
+def _put(temporary: Path, real: Path, before: tuple[int, int] | None) -> None:
     """Give a file its name, unless another process has put one there since `before`."""
     try:
         if before is None:
-            os.link(place, real)
+            os.link(temporary, real)
             return
     except OSError:  # the name is taken, or the file system has no links
         pass
     if identity(real) not in (None, before):
         raise CommandError(f"{real} was written by another process meanwhile and is kept; use another -o")
-    os.replace(place, real)
+    os.replace(temporary, real)

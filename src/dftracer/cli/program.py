@@ -198,8 +198,8 @@ def _commit(git: str) -> str | None:
     ref = head.removeprefix("ref:").strip()
     common = _text(git, "commondir")
     shared = git if common is None else os.path.join(git, common)
-    for place in (git, shared):
-        if (commit := _text(place, ref)) is not None:
+    for directory in (git, shared):
+        if (commit := _text(directory, ref)) is not None:
             return commit
     lines = (_text(shared, "packed-refs") or "").splitlines()
     return next((line.split()[0] for line in lines if line.endswith(f" {ref}")), None)
@@ -248,8 +248,8 @@ class Notes:
     """A file for what the program's processes tell this one; names that begin with it are ours as well."""
 
     def __enter__(self) -> str:
-        place = os.environ.get("TMPDIR") or "/tmp"
-        self._path = os.path.join(place, f"dftracer-run-{os.urandom(8).hex()}")
+        directory = os.environ.get("TMPDIR") or "/tmp"
+        self._path = os.path.join(directory, f"dftracer-run-{os.urandom(8).hex()}")
         os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         return self._path
 

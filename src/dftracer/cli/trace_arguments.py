@@ -29,14 +29,14 @@ def add_paths(
     parser.add_argument("paths", nargs="*" if newest else "+", metavar="PATH", help=what)
 
 
-def add_places(parser: argparse.ArgumentParser, what: str = "where to look") -> None:
-    """Paths below which runs are looked for; `places` gives them."""
+def add_search_roots(parser: argparse.ArgumentParser, what: str = "where to look") -> None:
+    """Paths below which runs are looked for; `search_roots` returns them."""
     what += " (default: traces/, otherwise the current directory)"
     parser.add_argument("paths", nargs="*", metavar="PATH", help=what)
 
 
-def places(args: argparse.Namespace) -> list[str]:
-    """Where to look for runs: the given paths, all of which must exist, or the usual place."""
+def search_roots(args: argparse.Namespace) -> list[str]:
+    """Where to look for runs: the given paths, all of which must exist, or the usual directory."""
     for path in args.paths:
         if "://" not in path and not Path(path).exists():
             raise CommandError(f"{path} does not exist")

@@ -209,9 +209,9 @@ class Recent:
             if rest is None or known.last_us < self.start_us:
                 continue
             wanted = [(at, size) for at, size, last in known.members if last >= self.start_us or at == 0]
-            place = self.copy_of(file.path)
+            target = self.copy_of(file.path)
             try:
-                with place.open("wb") as copy:
+                with target.open("wb") as copy:
                     if file.packed:
                         with file.path.open("rb", buffering=0) if wanted else open(os.devnull, "rb") as f:
                             for at, size in wanted:
@@ -221,7 +221,7 @@ class Recent:
                         copy.write(rest)
             except OSError:
                 continue
-            out.append(place)
+            out.append(target)
         return out
 
 

@@ -202,7 +202,7 @@ def _fingerprint(file: Path) -> str:
     return f"{SCHEMA_VERSION}:{s.st_size}:{s.st_mtime_ns}:{s.st_ino}"
 
 
-def _places(file: Path) -> list[Path]:
+def _sidecars_of(file: Path) -> list[Path]:
     own = file.parent / ".dftracer-cache" / f"{file.name}.parquet"
     base = user_caches()
     digest = hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]
@@ -222,16 +222,16 @@ def _is_text(path: Path) -> bool:
 def find_sidecar(file: Path) -> Path | None:
     """The sidecar of `file` if it exists and is up to date."""
     wanted = _fingerprint(file)
-    for place in _places(file):
-        if place.is_file() and _state(place).get("fingerprint") == wanted:
-            return place
+    for sidecar in _sidecars_of(file):
+        if sidecar.is_file() and _state(sidecar).get("fingerprint") == wanted:
+            return sidecar
     return None
 
 
-def _state(place: Path) -> dict[str, Any]:
+def _state(sidecar: Path) -> dict[str, Any]:
     pq = need("pyarrow.parquet")
     try:
-        meta = pq.read_metadata(place).metadata or {}
+        meta = pq.read_metadata(sidecar).metadata or {}
         state = json.loads(meta.get(b"dftracer", b"{}"))
     except Exception:
         return {}
@@ -246,11 +246,11 @@ def write_sidecar(file: Path, batches: Iterable[pa.RecordBatch], process: Proces
     pq = need("pyarrow.parquet")
     stamp = _fingerprint(file)
     begun = False
-    for place in _places(file):
+    for sidecar in _sidecars_of(file):
         # Not named after the process: containers that share a directory have equal pids.
-        temporary = place.with_name(f".{place.name}.{os.urandom(6).hex()}")
+        temporary = sidecar.with_name(f".{sidecar.name}.{os.urandom(6).hex()}")
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
+            sidecar.parent.mkdir(parents=True, exist_ok=True)
             out = pq.ParquetWriter(
                 temporary,
                 schema(),
@@ -266,8 +266,8 @@ def write_sidecar(file: Path, batches: Iterable[pa.RecordBatch], process: Proces
             # The trace may have grown while it was read: such a sidecar would be stale from the start.
             if _fingerprint(file) != stamp:
                 return None
-            temporary.replace(place)
-            return place
+            temporary.replace(sidecar)
+            return sidecar
         except OSError:
             if begun:  # the disk is full, and the batches are used up
                 return None

@@ -79,15 +79,15 @@ def recover(paths: Paths) -> list[str]:
     paths = here(paths)
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     # A process that was killed at once has left a ring and no file: it is looked for where its file would be.
-    places = {
+    directories = {
         os.path.abspath(p) if _is_folder(p) else os.path.dirname(os.path.abspath(p)): _is_folder(p)
         for p in given
     }
     for file in find_traces(given):
         if os.path.isfile(file):
-            places.setdefault(os.path.dirname(os.path.abspath(file)), False)
+            directories.setdefault(os.path.dirname(os.path.abspath(file)), False)
     done: list[str] = []
-    for directory, below in places.items():
+    for directory, below in directories.items():
         try:
             done += _core.recover(directory, below)
         except Exception:
@@ -162,8 +162,8 @@ def linked_files(files: Iterable[Path]) -> dict[str, list[Path]]:
     folders = dict.fromkeys(f.parent for f in files)
     out: dict[str, list[Path]] = {}
     for folder in folders:
-        for place in (folder, folder / "linked"):
+        for directory in (folder, folder / "linked"):
             for table in _TABLES:
                 pattern = f"{table}.parquet" if table == "collectives" else f"{table}_*.parquet"
-                out.setdefault(table, []).extend(sorted(filter(Path.is_file, place.glob(pattern))))
+                out.setdefault(table, []).extend(sorted(filter(Path.is_file, directory.glob(pattern))))
     return {table: found for table, found in out.items() if found}

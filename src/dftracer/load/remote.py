@@ -141,16 +141,16 @@ def _copied(url: str, heads: bool) -> Path:
     if MANIFEST.fullmatch(root.rpartition("/")[2]):
         base = base.rpartition("/")[0]
     caches = user_caches()
-    place = caches / "dftracer-remote" / hashlib.sha256(url.encode()).hexdigest()[:16]
-    place /= "heads" if heads else "whole"
-    place.mkdir(parents=True, exist_ok=True)
-    index = _read_json(place / _INDEX) or {"url": url, "files": {}}
+    copies = caches / "dftracer-remote" / hashlib.sha256(url.encode()).hexdigest()[:16]
+    copies /= "heads" if heads else "whole"
+    copies.mkdir(parents=True, exist_ok=True)
+    index = _read_json(copies / _INDEX) or {"url": url, "files": {}}
     for name in sorted(set(index["files"]) - set(files)):
         with contextlib.suppress(OSError):  # an old copy that stays is not in the index
-            (place / name).unlink()
+            (copies / name).unlink()
         del index["files"][name]
     for name, pieces in files.items():
-        target = place / name
+        target = copies / name
         marks = [[p.path, p.size, p.mark] for p in pieces]
         kept = index["files"].get(name)
         if kept is not None and kept["pieces"] == marks and target.is_file():
@@ -167,10 +167,10 @@ def _copied(url: str, heads: bool) -> Path:
                 beside.unlink()
         where = url if root in _paths(pieces) else f"{base}/{name}"
         index["files"][name] = {"url": where, "size": size, "whole": not part, "pieces": marks}
-        _write_json(place / _INDEX, index)
-    _write_json(place / _INDEX, index)
+        _write_json(copies / _INDEX, index)
+    _write_json(copies / _INDEX, index)
     alone = len(files) == 1 and _paths(next(iter(files.values()))) == [root]
-    return place / next(iter(files)) if alone else place
+    return copies / next(iter(files)) if alone else copies
 
 
 def _paths(pieces: list[_Piece]) -> list[str]:
@@ -178,7 +178,7 @@ def _paths(pieces: list[_Piece]) -> list[str]:
 
 
 def _files_at(fs: Any, root: str) -> dict[str, list[_Piece]]:
-    """The files below a place, by name, each with the objects it consists of."""
+    """The files below a root, by name, each with the objects it consists of."""
     fs.invalidate_cache()
     if MANIFEST.fullmatch(root.rpartition("/")[2]):
         return _of_manifest(fs, root)

@@ -341,7 +341,7 @@ class Trace:
             for process in self.processes:
                 if found[process.file] is None:
                     found[process.file] = write_sidecar(process.file, self._whole(process), process)
-        ready = [place for place in found.values() if place is not None]
+        ready = [sidecar for sidecar in found.values() if sidecar is not None]
         return ready if len(ready) == len(found) else None
 
     def _whole(self, process: ProcessInfo) -> Iterator[pa.RecordBatch]:

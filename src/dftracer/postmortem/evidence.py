@@ -507,7 +507,7 @@ def _look_now(rank: RankEvidence) -> None:
         if now.threads or rank.process is None:
             rank.process = now
         rank.sources.append("/proc")
-        rank.where = now.place or rank.where
+        rank.where = now.where or rank.where
         rank.open_file = now.open_file or rank.open_file
         if rank.collective is None and now.operation is not None:
             rank.collective = {"group": None, "seq": None, "op": now.operation, "bytes": None}

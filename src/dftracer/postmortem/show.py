@@ -70,8 +70,8 @@ def lines(verdict: Verdict) -> list[str]:
     for r in verdict.evidence.ranks:
         if r.rank == verdict.rank:
             for worker in r.workers:
-                place = worker.place if worker.main is not None and worker.main.place else "waiting for work"
-                out.append(f"worker {worker.pid} of rank {r.rank}: state {worker.state}, {place}")
+                where = worker.where if worker.main is not None and worker.main.where else "waiting for work"
+                out.append(f"worker {worker.pid} of rank {r.rank}: state {worker.state}, {where}")
     return out
 
 

@@ -53,7 +53,7 @@ class Thread:
     frames: list[tuple[str, int, str]]  # file, line, function; innermost first
 
     @property
-    def place(self) -> str | None:
+    def where(self) -> str | None:
         """`data.py:57 load_shard`, the innermost line of the program itself."""
         own = next((f for f in self.frames if is_user_code(f[0])), None)
         return None if own is None else place_of(own)
@@ -73,11 +73,11 @@ class Process:
         return next((t for t in self.threads if t.tid == self.pid), self.threads[0] if self.threads else None)
 
     @property
-    def place(self) -> str | None:
+    def where(self) -> str | None:
         main = self.main
-        own = None if main is None else main.place
+        own = None if main is None else main.where
         if own is None and self.leaving:  # what it waits for is another thread's doing
-            own = next((t.place for t in self.threads if t.place is not None), None)
+            own = next((t.where for t in self.threads if t.where is not None), None)
         if own is None and main is not None and main.frames:
             own = place_of(main.frames[0])
         return own

@@ -303,7 +303,7 @@ def _stuck_worker(r: RankEvidence) -> Process | None:
     for w in workers:
         if w.state in ("Z", "X", "T", "t"):
             return w
-    busy = [w for w in workers if w.main is not None and w.main.place is not None]
+    busy = [w for w in workers if w.main is not None and w.main.where is not None]
     blocked = [w for w in busy if w.open_file is not None] or busy
     return blocked[0] if blocked else None
 
@@ -320,10 +320,10 @@ def _elsewhere(evidence: Evidence, who: RankEvidence, waiting: list[RankEvidence
     elif kind == "worker":
         worker = _stuck_worker(who)
         assert worker is not None
-        who.where = worker.place or who.where
+        who.where = worker.where or who.where
         who.open_file = worker.open_file or who.open_file
         gone = {"Z": "is dead", "X": "is dead", "T": "is stopped", "t": "is stopped"}.get(worker.state)
-        at = f" at {_code(worker.place)}" if worker.place else ""
+        at = f" at {_code(worker.where)}" if worker.where else ""
         reading = f", waiting for `{worker.open_file}`" if worker.open_file else ""
         text = (
             f"{name} has been waiting for a batch{since}{_step(who)}; its loader worker (pid {worker.pid}) "
@@ -610,9 +610,9 @@ def _clock(us: int | None) -> str:
     return time.strftime("%H:%M:%S", time.localtime((us or 0) / 1e6)) if us else "an unknown time"
 
 
-def _code(place: str | None) -> str:
+def _code(where: str | None) -> str:
     """`data.py:57 load_shard` as "`load_shard`, data.py:57"."""
-    at, _, function = (place or "").partition(" ")
+    at, _, function = (where or "").partition(" ")
     return f"`{function}`, {at}" if function and function != "<module>" else at
 
 

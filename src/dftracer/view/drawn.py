@@ -205,10 +205,10 @@ def lay_out(
         "row_at": at,
     }
     _sum_up(drawn)
-    place = np.empty(n, np.int64)
-    place[order] = np.arange(n)
+    position = np.empty(n, np.int64)
+    position[order] = np.arange(n)
     drawn.columns.update(_launches(spans.correlation[order], drawn))
-    return drawn, place
+    return drawn, position
 
 
 def _sum_up(drawn: DrawnProcess) -> None:

@@ -87,7 +87,7 @@ def children_of(drawn: DrawnProcess, span: int) -> Ints:
 
 def event_at(run: Run, row: int, t: int, reach: int) -> dict[str, Any] | None:
     """The event on a row at a moment, or the nearest one within reach."""
-    p, local = run.place(row)
+    p, local = run.part_and_row(row)
     drawn = run.parts[p]
     low, high = drawn.row_span(local)
     if low == high:
@@ -336,7 +336,7 @@ def flows_between(run: Run, window: tuple[int, int], rows: list[int], most: int)
     total = 0
     shown = set(rows)
     for row in rows:
-        p, local = run.place(row)
+        p, local = run.part_and_row(row)
         drawn = run.parts[p]
         if not _traced(drawn):
             continue
@@ -384,9 +384,9 @@ def list_events(run: Run, window: Window, rows: list[int], hidden: frozenset[str
     t0, t1 = (run.base + t for t in window)
     total = 0
     lengths: list[Ints] = []
-    places: list[tuple[int, Ints]] = []
+    found: list[tuple[int, Ints]] = []
     for row in rows:
-        p, local = run.place(row)
+        p, local = run.part_and_row(row)
         drawn = run.parts[p]
         if drawn.info["source"] == LEDGER:
             continue
@@ -403,12 +403,12 @@ def list_events(run: Run, window: Window, rows: list[int], hidden: frozenset[str
             best = np.argpartition(-length, _MAX_LISTED)[:_MAX_LISTED]
             spans, length = spans[best], length[best]
         lengths.append(length)
-        places.append((p, spans))
-    if not places:
+        found.append((p, spans))
+    if not found:
         return {"total": 0, "events": []}
     order = np.argsort(-np.concatenate(lengths), kind="stable")[:_MAX_LISTED]
-    parts = np.concatenate([np.full(s.size, p) for p, s in places])
-    spans = np.concatenate([s for _, s in places])
+    parts = np.concatenate([np.full(s.size, p) for p, s in found])
+    spans = np.concatenate([s for _, s in found])
     events = [brief(run, int(parts[i]), int(spans[i])) for i in order.tolist()]
     return {"total": total, "events": sorted(events, key=lambda e: (e["start"], -e["length"]))}
 
@@ -472,13 +472,13 @@ def search_args(run: Run, text: str, threads: int, most: int = _MAX_HITS) -> dic
             for row in rows[:most].tolist():
                 number = of_pid.get(int(chunk.ints("pid")[row]))
                 cat = cats[int(chunk.codes("cat")[row])] if chunk.codes("cat")[row] >= 0 else ""
-                place = None
+                span = None
                 if number is not None:
-                    place = _find(run.parts[number], chunk, row, (cat, names[int(chunk.codes("name")[row])]))
-                if number is None or place is None:
+                    span = _find(run.parts[number], chunk, row, (cat, names[int(chunk.codes("name")[row])]))
+                if number is None or span is None:
                     total -= 1
                 else:
-                    hits.append((int(run.parts[number].start[place]), number, place))
+                    hits.append((int(run.parts[number].start[span]), number, span))
     hits.sort()
     return {"total": total, "hits": [brief(run, p, s) for _, p, s in hits[:most]]}
 

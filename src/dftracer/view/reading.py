@@ -148,7 +148,7 @@ class _Reader:
         return result
 
     def _read_lineage(self, chunk: Chunk, rows: Ints, local: Codes, keys: list[tuple[str, str]]) -> None:
-        """Waits and collations that name their batch, each with its place among the spans."""
+        """Waits and collations that name their batch, each with its position among the spans."""
         body = ("dataloader", "fetch.block")
         if not self.auto and body in keys:
             at = np.flatnonzero(local == keys.index(body))
@@ -157,8 +157,8 @@ class _Reader:
             if key not in keys:
                 continue
             at = np.flatnonzero(local == keys.index(key))
-            place = at + self.rows  # in both tables the first row is what was given first
-            table = read_lineage(kind, chunk, rows[at], (place, place, place))
+            position = at + self.rows  # in both tables the first row is what was given first
+            table = read_lineage(kind, chunk, rows[at], (position, position, position))
             if table.shape[1]:
                 self.lineage[kind].append(table)
 
@@ -182,8 +182,8 @@ def _profiler_facts(chunk: Chunk, rows: Ints, at: Ints, types: Ints, correlation
     for pattern, column in ((_CORRELATION, correlation), (_LENGTH, length)):
         found = [(m.start(), int(m.group(1))) for m in pattern.finditer(blob)]
         if found:
-            place, value = np.array(found, np.int64).T
-            column[at[np.searchsorted(ends, place, side="right")]] = value
+            position, value = np.array(found, np.int64).T
+            column[at[np.searchsorted(ends, position, side="right")]] = value
 
 
 def _moved(chunk: Chunk, rows: Ints, local: Codes, pairs: Pairs) -> Ints:
@@ -237,8 +237,8 @@ def _finished(
         name: {"ts": series.ts.tolist(), **{key: column.tolist() for key, column in series.values.items()}}
         for name, series in join_counters(reader.counters).items()
     }
-    drawn, place = lay_out(info, reader.pairs, paths, spans or reader.spans())
-    add_lineage(drawn, reader.lineage, place)
+    drawn, position = lay_out(info, reader.pairs, paths, spans or reader.spans())
+    add_lineage(drawn, reader.lineage, position)
     ledger = ledger_part(drawn, reader.auto)
     return [drawn] if ledger is None else [drawn, ledger]
 
@@ -386,8 +386,8 @@ def _until(drawn: DrawnProcess, t: int) -> Any:
 # --- Which items went into which batch, and which step waited for it: as far as one process knows
 
 
-def add_lineage(drawn: DrawnProcess, found: dict[str, list[Ints]], place: Ints) -> None:
-    """Add the columns of waits, batches and items; `place` says where each span that was read is now."""
+def add_lineage(drawn: DrawnProcess, found: dict[str, list[Ints]], position: Ints) -> None:
+    """Add the columns of waits, batches and items; `position` says where each span that was read is now."""
     nothing = np.empty(0, np.int64)
     for name in ("wait_span", "wait_batch", "wait_pid", "wait_worker"):
         drawn.columns[name] = nothing
@@ -396,7 +396,7 @@ def add_lineage(drawn: DrawnProcess, found: dict[str, list[Ints]], place: Ints) 
     if found["wait"]:
         table = np.concatenate(found["wait"], axis=1)
         pid = table[AWAITED.index("pid")]
-        drawn.columns["wait_span"] = place[table[0]]
+        drawn.columns["wait_span"] = position[table[0]]
         drawn.columns["wait_batch"] = table[AWAITED.index("batch")]
         drawn.columns["wait_pid"] = np.where(pid == MISSING, drawn.info["pid"], pid)
         drawn.columns["wait_worker"] = np.where(
@@ -404,7 +404,7 @@ def add_lineage(drawn: DrawnProcess, found: dict[str, list[Ints]], place: Ints) 
         )
     if found["collate"]:
         table = np.concatenate(found["collate"], axis=1)
-        span = place[table[0]]
+        span = position[table[0]]
         order = np.argsort(drawn.start[span], kind="stable")
         drawn.columns["made_span"] = span[order]
         drawn.columns["made_batch"] = table[MADE.index("batch")][order]

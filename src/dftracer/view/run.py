@@ -67,7 +67,7 @@ class Run:
     def events(self) -> int:
         return sum(len(p) + p.info["not_drawn"] for p in self.parts if p.info["source"] != LEDGER)
 
-    def place(self, row: int) -> tuple[int, int]:
+    def part_and_row(self, row: int) -> tuple[int, int]:
         """Part and row within it."""
         part = int(np.searchsorted(self.row_at, row, side="right")) - 1
         if not 0 <= part < len(self.parts):
@@ -123,7 +123,7 @@ class Run:
         bins: list[tuple[int, Any]] = []
         visible: dict[int, npt.NDArray[np.bool_]] = {}
         for n, row in enumerate(rows):
-            p, local = self.place(row)
+            p, local = self.part_and_row(row)
             lane = self.lane_of(p, local)
             limit = only.get(lane.rank) if only and lane is not None and lane.rank is not None else None
             if only and limit is None:

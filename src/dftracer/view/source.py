@@ -198,16 +198,16 @@ class FollowedSource(Source):
     """Reads copies of files that are still being written; finished files are read directly."""
 
     def __init__(self, paths: list[str], run: str | None = None, *, cache: bool = True) -> None:
-        self._place = tempfile.TemporaryDirectory(prefix="dftracer-view-")
+        self._directory = tempfile.TemporaryDirectory(prefix="dftracer-view-")
         self._made: dict[Path, tuple[Any, ...]] = {}
         self._recent = Recent(paths)
         super().__init__(paths, run, cache=cache, wait=all(Path(p).is_dir() for p in paths))
 
     def _open(self) -> Trace:
-        places = [self._readable(file) for file in look(self.paths)]
-        if not places:
+        files = [self._readable(file) for file in look(self.paths)]
+        if not files:
             raise NoTraces(f"{self.paths[0]} contains no trace yet")
-        trace = Trace(places, cache=False)
+        trace = Trace(files, cache=False)
         trace.torch_files = find_torch_files(self.paths)
         return self._chosen(trace)
 
@@ -215,7 +215,7 @@ class FollowedSource(Source):
         """The file itself if there is nothing to add to it, otherwise a copy with everything known."""
         if file.final == file.size and not file.text and file.path.exists():
             return file.path
-        folder = Path(self._place.name) / hashlib.sha256(str(file.path.parent).encode()).hexdigest()[:12]
+        folder = Path(self._directory.name) / hashlib.sha256(str(file.path.parent).encode()).hexdigest()[:12]
         folder.mkdir(exist_ok=True)
         copy = folder / file.path.name
         state = (file.final, file.size, hashlib.sha256(file.text).digest())
@@ -225,7 +225,7 @@ class FollowedSource(Source):
         return copy
 
     def _keeps(self, files: list[Path]) -> bool:
-        return super()._keeps(files) and not any(Path(self._place.name) in f.parents for f in files)
+        return super()._keeps(files) and not any(Path(self._directory.name) in f.parents for f in files)
 
     def facts(self) -> dict[str, Any]:
         try:
@@ -238,7 +238,7 @@ class FollowedSource(Source):
 
     def close(self) -> None:
         self._recent.close()
-        self._place.cleanup()
+        self._directory.cleanup()
 
 
 # --- Parts cached between sessions, in the user's cache directory and never next to the trace
@@ -313,9 +313,9 @@ def keep(key: str, stamp: str, parts: list[DrawnProcess]) -> bool:
 
 def find_kept(key: str, stamp: str) -> list[DrawnProcess] | None:
     """The parts kept under a name, mapped and not read; None where they are missing or stale."""
-    place = cache_folder() / (key + _SUFFIX)
+    cached = cache_folder() / (key + _SUFFIX)
     try:
-        with place.open("rb") as file:
+        with cached.open("rb") as file:
             start = file.read(len(_MAGIC) + 16)
             if start[: len(_MAGIC)] != _MAGIC:
                 return None
@@ -323,8 +323,8 @@ def find_kept(key: str, stamp: str) -> list[DrawnProcess] | None:
             head = json.loads(file.read(size))
         if head["stamp"] != stamp:
             return None
-        os.utime(place)
-        whole = np.memmap(place, np.uint8, "r")
+        os.utime(cached)
+        whole = np.memmap(cached, np.uint8, "r")
         return [_mapped(whole, begin, each) for each in head["parts"]]
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -349,28 +349,28 @@ class Digester:
             times = (out.tid[at], out.ts[at], out.dur[at])
             flags = np.zeros(at.size, np.int64)
             if kind == "optimizer":
-                place = int(at[0] if isinstance(rows, slice) else rows[at[0]])
+                first = int(at[0] if isinstance(rows, slice) else rows[at[0]])
                 found = re.findall(
-                    r'"(imported_us|importing_us|rank|world_size)":\s*(\d+)', chunk.args_text(place)
+                    r'"(imported_us|importing_us|rank|world_size)":\s*(\d+)', chunk.args_text(first)
                 )
                 out.training_facts = {key: int(value) for key, value in found}
             if kind in {"wait", "body", "collate"}:
-                place = at if isinstance(rows, slice) else rows[at]
-                automatic = '"auto":1' in chunk.args_text(int(place[0])).replace(" ", "")
+                here = at if isinstance(rows, slice) else rows[at]
+                automatic = '"auto":1' in chunk.args_text(int(here[0])).replace(" ", "")
                 out.auto = out.auto or (automatic and kind != "collate")
                 if automatic and kind == "body":
-                    flags = _flags(chunk, place)
+                    flags = _flags(chunk, here)
                 elif automatic:
-                    out.lineage[kind] = read_lineage(kind, chunk, place, times)
+                    out.lineage[kind] = read_lineage(kind, chunk, here, times)
             key = _FLAG_ARGUMENTS.get(kind)
             if key:
                 flags = _argument(chunk, at if isinstance(rows, slice) else rows[at], key)
             if kind == "sample":
-                place = at if isinstance(rows, slice) else rows[at]
-                out.samples = samples_of_chunk(chunk, place, out.ts[at], out.dur[at])
+                here = at if isinstance(rows, slice) else rows[at]
+                out.samples = samples_of_chunk(chunk, here, out.ts[at], out.dur[at])
             elif kind in {"capture", "restart"}:
-                place = at if isinstance(rows, slice) else rows[at]
-                out.checkpoints += read_checkpoints(chunk, place, kind == "restart", times)
+                here = at if isinstance(rows, slice) else rows[at]
+                out.checkpoints += read_checkpoints(chunk, here, kind == "restart", times)
             elif kind != "collate":
                 out.marks[kind] = np.stack((*times, *labels, flags))
 
@@ -542,13 +542,13 @@ class Pairs:
             return result
         if self._table.shape != (cats, width):
             self._table = np.full((cats, width), -1, dtype=np.int32)
-            for place, number in self._number.items():
-                self._table[place] = number
+            for cell, number in self._number.items():
+                self._table[cell] = number
         codes = chunk.codes("cat"), chunk.codes("name")
         pair, unknown = pair_numbers(*codes, self._table, width)
         if int64s(unknown).size:
-            for place in int64s(unknown).tolist():
-                self._table[divmod(place, width)] = self._number_of(*divmod(place, width))
+            for flat in int64s(unknown).tolist():
+                self._table[divmod(flat, width)] = self._number_of(*divmod(flat, width))
             pair, _ = pair_numbers(*codes, self._table, width)
         return int32s(pair)
 

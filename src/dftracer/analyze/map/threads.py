@@ -249,7 +249,7 @@ class LaneStore:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._held = 0
-        self._places: dict[int, mmap.mmap | int] = {}  # the lanes, or where they begin in the file
+        self._stored: dict[int, mmap.mmap | int] = {}  # the lanes, or where they begin in the file
         self._file: IO[bytes] | None = None
 
     def __enter__(self) -> LaneStore:
@@ -264,27 +264,27 @@ class LaneStore:
         if self._held + len(packed) <= self._limit:
             self._held += len(packed)
             # Not from the heap, where it would lie between pieces of memory that the next process needs.
-            self._places[key] = place = mmap.mmap(-1, len(packed))
-            place[:] = packed
+            self._stored[key] = stored = mmap.mmap(-1, len(packed))
+            stored[:] = packed
             return
         if self._file is None:
             self._file = tempfile.TemporaryFile(prefix="dftracer-")  # noqa: SIM115 - lives as long as self
         self._file.seek(0, 2)
-        self._places[key] = self._file.tell()
+        self._stored[key] = self._file.tell()
         self._file.write(packed)
 
     def take(self, key: int) -> Lanes:
         """The lanes stored under `key`, which are removed from the store."""
-        place = self._places.pop(key)
+        stored = self._stored.pop(key)
         packed: PackedLanes
-        if isinstance(place, int):
+        if isinstance(stored, int):
             assert self._file is not None
-            self._file.seek(place)
+            self._file.seek(stored)
             packed = pickle.load(self._file)
         else:
-            self._held -= len(place)
-            packed = pickle.loads(place)
-            place.close()
+            self._held -= len(stored)
+            packed = pickle.loads(stored)
+            stored.close()
         return packed.unpack()
 
 

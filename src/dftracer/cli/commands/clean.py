@@ -17,7 +17,7 @@ from typing import Any
 from dftracer._text import Column, bytes_text, plural
 from dftracer.cli.main import EXIT_OK, EXIT_PROBLEMS, CommandError, Verb
 from dftracer.cli.outputs import print_json, print_lines
-from dftracer.cli.trace_arguments import add_places, places
+from dftracer.cli.trace_arguments import add_search_roots, search_roots
 from dftracer.format.trace_names import find_traces
 from dftracer.load.find import user_caches
 
@@ -37,7 +37,7 @@ dftracer clean traces/ --yes
 dftracer clean --traces traces/20260101-120000-0a1b2c3d"""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        add_places(parser)
+        add_search_roots(parser)
         parser.add_argument("--yes", action="store_true", help="delete without asking")
         parser.add_argument(
             "--all",
@@ -51,7 +51,7 @@ dftracer clean --traces traces/20260101-120000-0a1b2c3d"""
     def run(self, args: argparse.Namespace) -> int:
         if args.traces and not args.paths:
             raise CommandError("--traces needs a PATH: dftracer clean --traces traces/RUN")
-        paths = places(args)
+        paths = search_roots(args)
         from dftracer.load.find import recover
 
         recover(paths)  # what can still be read from a ring belongs in its trace
@@ -170,9 +170,9 @@ def _temporary(roots: list[Path]) -> Iterator[Leftover]:
             path = folder / name
             if any(fnmatch.fnmatch(name, p) for p in _BESIDE) and _age(path, now) > _HOUR_S:
                 yield Leftover("temporary", str(path), _size(path), "left by a command that was killed")
-    place = Path(os.environ.get("TMPDIR") or "/tmp")
-    old = [p for pattern in _IN_TMP for p in place.glob(pattern) if _is_own(p) and _age(p, now) > _DAY_S]
-    used = _in_use(place) if old else ""
+    tmp = Path(os.environ.get("TMPDIR") or "/tmp")
+    old = [p for pattern in _IN_TMP for p in tmp.glob(pattern) if _is_own(p) and _age(p, now) > _DAY_S]
+    used = _in_use(tmp) if old else ""
     for path in old:
         if str(path) not in used:
             yield Leftover("temporary", str(path), _size(path), "left by a command that was killed")
@@ -196,8 +196,8 @@ def _is_own(path: Path) -> bool:
         return False
 
 
-def _in_use(place: Path) -> str:
-    """All that running processes of this user have open in a place, or in their environment."""
+def _in_use(directory: Path) -> str:
+    """All that running processes of this user have open in a directory, or in their environment."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # ended meanwhile, or another user's
@@ -205,7 +205,7 @@ def _in_use(place: Path) -> str:
             for fd in (process / "fd").iterdir():
                 with contextlib.suppress(OSError):  # closed meanwhile
                     target = os.readlink(fd)
-                    if target.startswith(str(place)):
+                    if target.startswith(str(directory)):
                         found.append(target)
     return "\0".join(found)
 
@@ -239,7 +239,7 @@ def _find_traces(paths: list[str]) -> list[Leftover]:
     ]
     whole = [Path(p).resolve() for p in paths if os.path.isdir(p)]
     for folder in sorted({Path(each.path).parent for each in out}):
-        if any(place == folder.resolve() or place in folder.resolve().parents for place in whole):
+        if any(root == folder.resolve() or root in folder.resolve().parents for root in whole):
             mine = [p for pattern in _OF_TRACES for p in folder.glob(pattern) if p.is_file()]
             out += [Leftover("trace", str(p), _size(p), "belongs to a trace beside it") for p in mine]
     return out

@@ -70,8 +70,8 @@ dftracer compare a1 a2 a3 -- b1 b2 b3              # the spread between equal ru
                 print_comparison(comparisons, console())
             return EXIT_OK
         with (
-            appearing(Path(args.output)) as place,
-            place.open("w", encoding="utf-8", errors="backslashreplace") as out,
+            appearing(Path(args.output)) as temporary,
+            temporary.open("w", encoding="utf-8", errors="backslashreplace") as out,
         ):
             if kind == ".json":
                 json.dump(to_json(comparisons), out, indent=1, ensure_ascii=False)

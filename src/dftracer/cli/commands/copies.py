@@ -125,8 +125,8 @@ class Merge(Verb):
         check_output(out, files, force=args.force)
         damage = Damage()
         with (
-            appearing(out) as place,
-            TraceWriter(place, packed=out.suffix == ".gz", made_by="dftracer merge") as writer,
+            appearing(out) as temporary,
+            TraceWriter(temporary, packed=out.suffix == ".gz", made_by="dftracer merge") as writer,
         ):
             for file in files:
                 for text, record in _copied_lines(file, damage):
@@ -220,8 +220,8 @@ def _slice(
 ) -> int:
     """Write the selected part of one file; no file is created if there are no events."""
     kept = 0
-    with appearing(out) as place:
-        writer = TraceWriter(place, packed=out.suffix == ".gz", made_by=SLICE)
+    with appearing(out) as temporary:
+        writer = TraceWriter(temporary, packed=out.suffix == ".gz", made_by=SLICE)
         damage = Damage()
         for text, record in _copied_lines(process.file, damage):
             pid = as_integer(record.get("pid", process.pid))
@@ -236,7 +236,7 @@ def _slice(
             writer.add_damage(damage.words(), damage.as_json())
         writer.close()
         if not kept:
-            place.unlink()
+            temporary.unlink()
     return kept
 
 
@@ -453,8 +453,8 @@ def _copies(args: argparse.Namespace, files: list[Path], target: Path) -> list[d
     outputs = [check_output(target / names(f), files, force=args.force) for f in files]
     done = []
     for file, out in zip(files, outputs, strict=True):
-        with appearing(out) as place:
-            records, damage = _clean_copy(file, place)
+        with appearing(out) as temporary:
+            records, damage = _clean_copy(file, temporary)
         done.append(_result(file, out, records, damage))
     return done
 
@@ -483,8 +483,8 @@ def _in_place(files: list[Path]) -> tuple[list[dict[str, Any]], list[Path]]:
         if c["closed"] and not (c["members_cut"] or c["bad_lines"] or c["cut_lines"]):
             done.append(_result(file, file, c["events"] + c["meta"], Damage()))
             continue
-        with appearing(file) as place:
-            records, damage = _clean_copy(file, place, signed=False)
+        with appearing(file) as temporary:
+            records, damage = _clean_copy(file, temporary, signed=False)
             # A process that is still writing, not visible from here, continues with the kept file.
             kept = _keep_original(file) if damage or info.end is None else None
         result = _result(file, file, records, damage)
@@ -492,11 +492,11 @@ def _in_place(files: list[Path]) -> tuple[list[dict[str, Any]], list[Path]]:
     return done, left
 
 
-def _clean_copy(file: Path, place: Path, signed: bool = True) -> tuple[int, Damage]:
+def _clean_copy(file: Path, temporary: Path, signed: bool = True) -> tuple[int, Damage]:
     """Records written, and what of the file is missing from the copy, which says so itself."""
     damage = Damage()
     with TraceWriter(
-        place, packed=file.suffix == ".gz", made_by="dftracer repair" if signed else None
+        temporary, packed=file.suffix == ".gz", made_by="dftracer repair" if signed else None
     ) as writer:
         for text, record in _copied_lines(file, damage):
             writer.add(text, record)
@@ -614,9 +614,9 @@ def _is_below(ring: dict[str, Any], paths: list[str]) -> bool:
     """Whether a ring belongs under one of the paths: its trace, or itself. One without events is no loss."""
     if ring["state"] == _UNFINISHED:
         return True
-    places = [Path(p).resolve() for p in paths]
+    roots = [Path(p).resolve() for p in paths]
     mine = [Path(p).resolve() for p in (ring["trace"], ring["ring"]) if p]
-    return any(m == place or place in m.parents for m in mine for place in places)
+    return any(m == root or root in m.parents for m in mine for root in roots)
 
 
 def _ring_line(row: dict[str, Any]) -> str:

@@ -15,8 +15,8 @@ from dftracer.cli.trace_arguments import (
     add_paths,
     open_trace,
     output_path,
-    places,
     refuse_empty_selection,
+    search_roots,
     take_newest,
 )
 from dftracer.format.torch_files import COPIES, mark
@@ -61,13 +61,13 @@ dftracer export traces/ --rows -o steps.parquet"""
         if is_trace_name(path.name):
             raise CommandError(f"{path} is named like a trace; `dftracer slice` and `merge` write those")
         trace = open_trace(args)
-        with appearing(path) as place:
+        with appearing(path) as temporary:
             if kind in {"chrome", "perfetto"}:
                 from dftracer.cli.chrome import write_chrome
 
-                n = write_chrome(trace, place, packed=path.suffix == ".gz")
+                n = write_chrome(trace, temporary, packed=path.suffix == ".gz")
             else:
-                n = _write_batches(trace, place, kind)
+                n = _write_batches(trace, temporary, kind)
             if not n:
                 refuse_empty_selection(args, trace)
         if args.json:
@@ -128,7 +128,7 @@ def _write_rows(args: argparse.Namespace) -> int:
             f"{', '.join(others)}: step rows cannot be filtered by it; use --ranks, --steps or --epochs"
         )
     take_newest(args, rows=True)
-    recover([path for path in places(args) if "://" not in path])
+    recover([path for path in search_roots(args) if "://" not in path])
     path = check_output(Path(args.output or f"rows{_SUFFIXES[kind]}"), [], force=args.force)
     try:
         frame = read_rows(args.paths)
@@ -141,13 +141,13 @@ def _write_rows(args: argparse.Namespace) -> int:
             frame = frame.filter(pl.col(column).is_between(*chosen))
     if not len(frame):
         raise CommandError("no step row matches; remove some of the filters")
-    with appearing(path) as place:
+    with appearing(path) as temporary:
         if kind == "parquet":
-            frame.write_parquet(place)
+            frame.write_parquet(temporary)
         elif kind == "csv":
-            frame.write_csv(place)
+            frame.write_csv(temporary)
         else:
-            frame.write_ipc(place)
+            frame.write_ipc(temporary)
     if args.json:
         print_json({"file": str(path), "format": kind, "rows": len(frame)})
     elif not args.quiet:
@@ -203,9 +203,9 @@ def _write_kineto_folder(directory: Path, folder: Path) -> list[str]:
         first = min(sources, key=lambda s: s.window or 0)
         target = folder / f"kineto_trace_{rank}.json.gz"
         with (
-            appearing(target) as place,
+            appearing(target) as temporary,
             (gzip.open if first.path.suffix == ".gz" else open)(first.path, "rb") as source,
-            place.open("wb") as raw,
+            temporary.open("wb") as raw,
             gzip.GzipFile("", "wb", 5, raw) as out,
         ):
             _copy_kineto(source, out, rank, found.world_size)

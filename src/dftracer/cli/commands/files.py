@@ -203,8 +203,8 @@ dftracer query "select path, sum(size) from events group by 1 order by 2 desc" t
             path = output_path(args, "")
             writers = {".csv": frame.write_csv, ".parquet": frame.write_parquet, ".json": frame.write_json}
             suffix = check_suffix(path, tuple(writers))
-            with appearing(path) as place:
-                writers[suffix](place)
+            with appearing(path) as temporary:
+                writers[suffix](temporary)
         elif args.json:
             print_json(frame.to_dicts())
         elif not sys.stdout.isatty():

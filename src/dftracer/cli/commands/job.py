@@ -22,7 +22,7 @@ from dftracer.cli.outputs import (
     write_page,
     write_text,
 )
-from dftracer.cli.trace_arguments import add_places, places, recording_now, span
+from dftracer.cli.trace_arguments import add_search_roots, recording_now, search_roots, span
 from dftracer.format.trace_names import NoTraces
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ dftracer runs traces/ --json
 dftracer runs traces/ --html runs.html"""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        add_places(parser)
+        add_search_roots(parser)
         parser.add_argument("--name", metavar="NAME", help="only runs of this name (default: all)")
         parser.add_argument(
             "--html",
@@ -50,7 +50,7 @@ dftracer runs traces/ --html runs.html"""
     def run(self, args: argparse.Namespace) -> int:
         from dftracer.analyze.history import list_runs
 
-        paths = places(args)
+        paths = search_roots(args)
         if args.html:
             check_output(Path(args.html), [], force=args.force)
         try:
@@ -78,9 +78,9 @@ dftracer runs traces/ --html runs.html"""
 def _write_runs_page(args: argparse.Namespace, rows: list[RunRow], paths: list[str]) -> None:
     from dftracer.report.jobs import runs_page
 
-    place = Path(args.html)
+    page = Path(args.html)
     with progress(args, "reports", counted=True) as tick:
-        reports = _write_reports(rows, place.with_name(f"{place.stem}-reports"), tick)
+        reports = _write_reports(rows, page.with_name(f"{page.stem}-reports"), tick)
     write_page(args, runs_page(rows, f"Runs in {', '.join(paths)}", reports), plural(len(rows), "run"))
 
 
@@ -115,7 +115,7 @@ dftracer goodput traces/ --json
 dftracer goodput traces/ --html goodput.html"""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        add_places(parser, "where the traces of the job's attempts are")
+        add_search_roots(parser, "where the traces of the job's attempts are")
         parser.add_argument(
             "--name",
             metavar="NAME",
@@ -137,7 +137,7 @@ dftracer goodput traces/ --html goodput.html"""
             part_texts,
         )
 
-        paths = places(args)
+        paths = search_roots(args)
         if args.html:
             check_output(Path(args.html), [], force=args.force)
         try:
@@ -175,7 +175,7 @@ dftracer fleet s3://bucket/job --json
 dftracer fleet traces/ --dask tcp://scheduler:8786"""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        add_places(parser, "where the step rows (*.rows) are")
+        add_search_roots(parser, "where the step rows (*.rows) are")
         parser.add_argument("--run", metavar="ID", help="which run (default: the newest)")
         parser.add_argument("--steps", type=span, metavar="FROM:TO", help="only these steps (default: all)")
         parser.add_argument(
@@ -198,7 +198,7 @@ dftracer fleet traces/ --dask tcp://scheduler:8786"""
             short_ranks,
         )
 
-        paths = places(args)
+        paths = search_roots(args)
         if args.html:
             check_output(Path(args.html), [], force=args.force)
         try:
@@ -386,9 +386,9 @@ def _next_step(folder: Path) -> int:
 def _write_trigger(path: Path, first: int, steps: int) -> None:
     number = time.time_ns() & ((1 << 62) - 1)
     try:
-        with appearing(path) as place:
-            place.write_text(f"dftracer-trigger {number} {first} {steps}\n")
-            os.chmod(place, 0o644)
+        with appearing(path) as temporary:
+            temporary.write_text(f"dftracer-trigger {number} {first} {steps}\n")
+            os.chmod(temporary, 0o644)
     except OSError as e:
         raise CommandError(f"{path}: {e.strerror or e}") from None
 

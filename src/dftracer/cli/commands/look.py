@@ -141,11 +141,11 @@ def _take_steps(args: argparse.Namespace, stack: contextlib.ExitStack) -> None:
         return
     from dftracer.cli.commands.copies import Slice
 
-    place = stack.enter_context(tempfile.TemporaryDirectory(prefix="dftracer-steps-"))
+    directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="dftracer-steps-"))
     Slice().run(
-        argparse.Namespace(**{**vars(args), "output": place, "force": True, "json": False, "quiet": True})
+        argparse.Namespace(**{**vars(args), "output": directory, "force": True, "json": False, "quiet": True})
     )
-    args.paths, args.steps, args.time, args.epochs = [place], None, None, None
+    args.paths, args.steps, args.time, args.epochs = [directory], None, None, None
 
 
 def _choose_format(args: argparse.Namespace) -> None:
@@ -196,8 +196,8 @@ def _print_report(args: argparse.Namespace, analysis: Analysis) -> None:
     with contextlib.ExitStack() as stack:
         out: IO[str] = sys.stdout
         if args.output:
-            place = stack.enter_context(appearing(output_path(args, "")))
-            out = stack.enter_context(place.open("w", encoding="utf-8", errors="backslashreplace"))
+            temporary = stack.enter_context(appearing(output_path(args, "")))
+            out = stack.enter_context(temporary.open("w", encoding="utf-8", errors="backslashreplace"))
         if args.md:
             out.write(markdown(analysis))
         elif args.json:

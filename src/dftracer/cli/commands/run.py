@@ -78,19 +78,19 @@ dftracer run -o s3://bucket/job -- python train.py"""
         usual = os.path.join("traces" if url is None else spool(url), "{run}")
         pattern = output_directory(None if url else args.output, usual)
         run_id = run_of(os.path.join(os.path.realpath(pattern), "trace"))
-        place = pattern if args.output and not url else pattern.replace("{run}", run_id)
+        directory = pattern if args.output and not url else pattern.replace("{run}", run_id)
         library = None if args.no_io else preload_library()
         alone = args.quiet and not args.report and not args.html and url is None
         args.naming = naming(args.name, args.tag, ask_git=not alone)
         if alone:
-            exec_program(command, _environment(args, place, library, run_id, None))
-        return self._run_as_child(args, command, place, library, run_id, url)
+            exec_program(command, _environment(args, directory, library, run_id, None))
+        return self._run_as_child(args, command, directory, library, run_id, url)
 
     def _run_as_child(
         self,
         args: argparse.Namespace,
         command: list[str],
-        place: str,
+        output: str,
         library: str | None,
         run_id: str,
         url: str | None,
@@ -99,12 +99,12 @@ dftracer run -o s3://bucket/job -- python train.py"""
         import contextlib
         from pathlib import Path
 
-        directory = Path(place)
+        directory = Path(output)
         made = [each for each in (directory, *directory.parents) if not each.exists()]
         directory.mkdir(parents=True, exist_ok=True)
         with Notes() as note:
             shipping = None if url is None else _Shipping(directory, url, run_id)
-            code = run_as_child(command, _environment(args, place, library, run_id, note), shipping)
+            code = run_as_child(command, _environment(args, output, library, run_id, note), shipping)
             written = _traces_of_run(run_id, directory, Path(note))
         if code and written:
             from dftracer.format.trace_names import note_failure
