@@ -164,6 +164,7 @@ def test_a_session_and_automatic_tracing_share_one_watch_for_hangs(monkeypatch: 
     monkeypatch.setattr(
         _core, "watch_hangs", lambda seconds, _, __, by_hand=False: asked.append((seconds, by_hand))
     )
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)  # of a test of notebooks: people pause there
     groups = torch.distributed.distributed_c10d
     hang.unwatch(by_hand=True)
     own = groups.init_process_group.__code__
