@@ -130,7 +130,7 @@ def _on_torch_import(torch: ModuleType, patches: Patches) -> None:
         before_finalize(finish)
         os.register_at_fork(after_in_child=_forked)
     found("PyTorch")
-    patches.on_undo(boundaries.subscribe("loader", _training_begins))
+    patches.on_undo(boundaries.subscribe("loader", _after_loader_began))
 
 
 def _by_adapter(ours: str) -> Any:
@@ -184,7 +184,7 @@ def found_unless(name: str, other: str) -> None:
         found(name)
 
 
-def _training_begins(begins: bool, _: object) -> None:
+def _after_loader_began(begins: bool, _: object) -> None:
     """A loader begins: say so on stderr, unless another process of this run has, or no mark is set."""
     global _announced  # noqa: PLW0603 - once per process
     if begins or _announced:  # frameworks are imported by the time it has begun

@@ -61,7 +61,7 @@ class Call:
     waits: bool
     start_ns: int
     end_ns: int
-    get: Callable[[str], Any]  # gives its arguments by name
+    get: Callable[[str], Any]  # returns an argument by its name
 
 
 class Listener(Protocol):
