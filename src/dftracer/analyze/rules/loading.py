@@ -96,15 +96,16 @@ def too_few_workers(c: JudgingContext) -> Iterator[Finding]:
             has_loader = "fetch_wait" not in unseen_stages(rank)
             use = "Use loader workers" if has_loader else "Load the data with a DataLoader that has workers"
             enough = f"num_workers >= {min(needed, 64)} by the measured times"
-            cores = _fewer_cores(c, needed)
+            cpus = _cpus(c)
+            if cpus is not None:
+                enough += f"; the machine has {plural(cpus, 'core')}"
             yield c.finding(
                 "too_few_workers",
                 "The main thread loads its data itself: no loader workers were found.",
                 own,
                 confidence(n),
                 evidence={"workers": 0, "loading_in_main_thread_s": round(own, 6)},
-                advice=f"{use} ({enough}{f'; the machine has {cores}' if cores else ''}) so that loading"
-                " overlaps with compute.",
+                advice=f"{use} ({enough}) so that loading overlaps with compute.",
             )
         return
     if run.share(wait) < MENTION_SHARE:
@@ -120,13 +121,8 @@ def too_few_workers(c: JudgingContext) -> Iterator[Finding]:
     if share < WORKERS_BUSY or needed <= at_once:
         return
     verb = "is" if at_once == 1 else "are"
-    cores = _fewer_cores(c, needed)
-    advice = f"Use num_workers={needed} (if the machine has the cores), or make an item cheaper to load."
-    if cores:
-        advice = (
-            f"Make an item cheaper to load: the machine has {cores}, so num_workers={needed} helps only as far"
-            " as the workers wait for storage."
-        )
+    cpus = _cpus(c)
+    has = "" if cpus is None else f" (it has {cpus})"
     yield c.finding(
         "too_few_workers",
         f"{plural(at_once, 'loader worker')} {verb} busy {100 * share:.0f} % of the time and cannot keep up;"
@@ -141,15 +137,14 @@ def too_few_workers(c: JudgingContext) -> Iterator[Finding]:
             "busy_per_step_s": round(per_step, 6),
             "other_work_per_step_s": round(other, 6),
         },
-        advice=advice,
+        advice=f"Use num_workers={needed} if the machine has the cores{has}, or make an item cheaper to load.",
     )
 
 
-def _fewer_cores(c: JudgingContext, workers: int) -> str:
-    """How many cores the machine has, if they are fewer than these workers."""
+def _cpus(c: JudgingContext) -> int | None:
+    """How many cores the machine has."""
     host = None if c.rank is None else hosts_of(c.job).get(c.rank.main.process.host)
-    cpus = None if host is None else host.cpus
-    return plural(cpus, "core") if cpus is not None and cpus < workers else ""
+    return None if host is None else host.cpus
 
 
 def straggler_worker(c: JudgingContext) -> Iterator[Finding]:
