@@ -987,3 +987,17 @@ def test_samples_per_second_and_utilisation(tmp_path: Path) -> None:
     a = _checked(analyze(tmp_path))
     assert a.au == pytest.approx(80)
     assert a.samples_per_s == pytest.approx(40)
+
+
+def test_steps_of_microseconds_are_judged_by_their_largest_part(tmp_path: Path) -> None:
+    """Together they are less than a millisecond."""
+    p = Process(10, rank=0)
+    t = 0
+    for i in range(20):
+        start = t
+        t = p.step(i + 1, t, 1, 10, step=i)
+        p.span("compute", "forward", start + 1, 1)
+    p.write(tmp_path)
+    bound = analyze(tmp_path).bound
+    assert bound is not None
+    assert (bound.part.id, bound.part.share > 0.8) == ("unseen", True)
