@@ -309,9 +309,8 @@ def candidates(run: JudgedRun) -> list[Candidate]:
         elsewhere = known is not None and known.seconds <= MAJORITY * part.seconds
         if known is None or (elsewhere and line_of_part(part.id) != run.account.largest):
             found[part.id] = part
-    digits = (
-        3 if run.account.whole_s > 0.1 else 9
-    )  # what differs by less is as long, except in the shortest runs
+    # What differs by less than a millisecond is as long, except in the shortest runs.
+    digits = 3 if run.account.whole_s > 0.1 else 9
     return sorted(found.values(), key=lambda p: (-round(p.seconds, digits), p.of_run))
 
 
